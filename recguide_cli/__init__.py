@@ -1,0 +1,1 @@
+"""The `recguide` command line: parse, build a config, call one core function, render."""
