@@ -1,0 +1,224 @@
+"""T: what a forward costs, and the views of it that the policy needs.
+
+Knows shapes of forwards and milliseconds; not where the numbers came from. `CostModel` is the one
+interface: `InterpolatedCost` reads it off the rows of a cost table, a fitted law may implement it
+as well. T_C(B), the cost of a serial draft-verify round of C requests, and the marginal price of
+adding tokens to a packed forward are functions over any model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from recguide_core.records import IntArray, StepShape
+
+Milliseconds: TypeAlias = npt.NDArray[np.float64]
+
+KINDS = ("prefill", "ar", "draft", "verify", "fused", "mixed")
+"""Kinds of forward of the cost table; `Shapes.kind` holds indices into this."""
+PREFILL, AR, DRAFT, VERIFY, FUSED, MIXED = range(len(KINDS))
+
+# A forward of a kind that was never timed costs like its nearest relative.
+_RELATIVES = {
+    PREFILL: (VERIFY, DRAFT, MIXED),
+    AR: (VERIFY, DRAFT, MIXED),
+    DRAFT: (VERIFY, MIXED),
+    VERIFY: (DRAFT, MIXED),
+    FUSED: (MIXED, VERIFY, DRAFT),
+    MIXED: (FUSED, VERIFY, DRAFT),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """Sizes of n forwards, struct of arrays; the fields are those of `StepShape`, int64 [n]."""
+
+    kind: IntArray
+    requests: IntArray
+    query_tokens: IntArray
+    kv_tokens: IntArray
+    block_size: IntArray
+    branches: IntArray
+
+    @classmethod
+    def of(cls, steps: Sequence[StepShape]) -> Shapes:
+        """From single shapes, as the engine reports them."""
+        rows = [
+            (KINDS.index(s.kind), s.requests, s.query_tokens, s.kv_tokens, s.block_size, s.branches)
+            for s in steps
+        ]
+        return cls(*np.array(rows, dtype=np.int64).reshape(len(rows), 6).T)
+
+    @classmethod
+    def uniform(
+        cls,
+        kind: int,
+        requests: npt.ArrayLike,
+        block: npt.ArrayLike,
+        kv_per_request: npt.ArrayLike,
+    ) -> Shapes:
+        """Forwards in which each of `requests` requests has one row of `block` tokens."""
+        n, b, kv = np.broadcast_arrays(
+            np.atleast_1d(np.asarray(requests, np.int64)),
+            np.asarray(block, np.int64),
+            np.asarray(kv_per_request, np.float64),
+        )
+        zeros = np.zeros(n.shape, np.int64)
+        return cls(zeros + kind, n, n * b, (n * kv).astype(np.int64), b, zeros)
+
+
+class CostModel(Protocol):
+    """Price of forwards."""
+
+    def ms(self, shapes: Shapes) -> Milliseconds:
+        """Milliseconds of each forward, float64 [n], >= 0."""
+        ...
+
+
+def round_ms(
+    model: CostModel,
+    requests: npt.ArrayLike,
+    block: npt.ArrayLike,
+    kv_per_request: npt.ArrayLike = 0.0,
+) -> Milliseconds:
+    """T_C(B): one serial round of C = `requests` requests with block B, broadcast together.
+
+    Draft plus verify forward (Eq. 3); B = 1 is plain AR and has one forward only.
+    """
+    verify = Shapes.uniform(VERIFY, requests, block, kv_per_request)
+    plain = verify.block_size == 1
+    second = model.ms(replace(verify, kind=np.where(plain, AR, VERIFY)))
+    first = model.ms(replace(verify, kind=np.full(len(plain), DRAFT)))
+    return second + np.where(plain, 0.0, first)
+
+
+def marginal_ms(model: CostModel, base: Shapes, tokens: npt.ArrayLike) -> Milliseconds:
+    """dT: what adding `tokens` query tokens to each of the forwards `base` costs, in ms.
+
+    The tokens join requests that are in the forward already, so prefixes are read once.
+    """
+    more = replace(base, query_tokens=base.query_tokens + np.asarray(tokens, np.int64))
+    return np.maximum(model.ms(more) - model.ms(base), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """ms over (requests, tokens per request), plus `per_kv` ms for each committed token read."""
+
+    requests: npt.NDArray[np.float64]
+    width: npt.NDArray[np.float64]
+    ms: Milliseconds
+    per_kv: float
+
+
+class InterpolatedCost:
+    """Piecewise linear between the timed shapes of a cost table.
+
+    Axes are requests and query tokens per request; beyond the last timed value the last segment
+    is continued, below the first the first value holds. KV tokens enter by one slope per kind,
+    taken from rows that differ in nothing else (0 when there are none).
+
+    Args:
+        columns: `kind` (names or indices into `KINDS`), `requests`, `query_tokens`,
+            `kv_tokens`, `mean_ms`, all [rows].
+    """
+
+    def __init__(self, columns: Mapping[str, npt.ArrayLike]) -> None:
+        names = np.asarray(columns["kind"])
+        kind = names if names.dtype.kind in "iu" else np.array([KINDS.index(k) for k in names])
+        requests, tokens, kv, ms = (
+            np.asarray(columns[name], np.float64)
+            for name in ("requests", "query_tokens", "kv_tokens", "mean_ms")
+        )
+        timed = {
+            int(k): _grid(*(c[kind == k] for c in (requests, tokens, kv, ms)))
+            for k in np.unique(kind)
+        }
+        self._grids = [_nearest(timed, k) for k in range(len(KINDS))]
+
+    def ms(self, shapes: Shapes) -> Milliseconds:
+        out = np.empty(len(shapes.kind))
+        n = np.maximum(shapes.requests, 1).astype(np.float64)
+        width = shapes.query_tokens / n
+        for k in np.flatnonzero(np.bincount(shapes.kind, minlength=len(KINDS))):
+            at = shapes.kind == k
+            out[at] = _read(self._grids[k], n[at], width[at], shapes.kv_tokens[at])
+        return out
+
+
+def _nearest(timed: Mapping[int, _Grid], kind: int) -> _Grid:
+    for k in (kind, *_RELATIVES[kind], *timed):
+        if k in timed:
+            return timed[k]
+    raise ValueError("a cost table without rows has no prices")
+
+
+def _grid(
+    requests: npt.NDArray[np.float64],
+    tokens: npt.NDArray[np.float64],
+    kv: npt.NDArray[np.float64],
+    ms: Milliseconds,
+) -> _Grid:
+    per_kv = _kv_slope(np.stack([requests, tokens], 1), kv, ms)
+    flat = ms - per_kv * kv
+    width = tokens / requests
+    rows, columns = np.unique(requests), np.unique(width)
+    curves = []
+    for w in columns:
+        at = width == w
+        n, where = np.unique(requests[at], return_inverse=True)
+        mean = np.bincount(where, flat[at]) / np.bincount(where)
+        curves.append(_extended(rows, n, mean))
+    return _Grid(rows, columns, np.stack(curves, axis=1), per_kv)
+
+
+def _kv_slope(
+    shape: npt.NDArray[np.float64], kv: npt.NDArray[np.float64], ms: Milliseconds
+) -> float:
+    _, where = np.unique(shape, axis=0, return_inverse=True)
+    where = where.ravel()
+    count = np.bincount(where)
+    dk = kv - (np.bincount(where, kv) / count)[where]
+    dm = ms - (np.bincount(where, ms) / count)[where]
+    spread = float(dk @ dk)
+    return max(float(dk @ dm) / spread, 0.0) if spread > 0 else 0.0
+
+
+def _extended(
+    x: npt.NDArray[np.float64], xp: npt.NDArray[np.float64], fp: Milliseconds
+) -> Milliseconds:
+    """`np.interp` that continues the last segment to the right instead of the last value."""
+    y = np.interp(x, xp, fp)
+    if len(xp) > 1:
+        slope = max((fp[-1] - fp[-2]) / (xp[-1] - xp[-2]), 0.0)
+        y = y + slope * np.maximum(x - xp[-1], 0.0)
+    return y
+
+
+def _read(
+    grid: _Grid,
+    n: npt.NDArray[np.float64],
+    width: npt.NDArray[np.float64],
+    kv: IntArray,
+) -> Milliseconds:
+    i, u = _position(grid.requests, n)
+    j, v = _position(grid.width, width)
+    i1, j1 = np.minimum(i + 1, len(grid.requests) - 1), np.minimum(j + 1, len(grid.width) - 1)
+    low = grid.ms[i, j] + u * (grid.ms[i1, j] - grid.ms[i, j])
+    high = grid.ms[i, j1] + u * (grid.ms[i1, j1] - grid.ms[i, j1])
+    return np.maximum(low + v * (high - low) + grid.per_kv * kv, 0.0)
+
+
+def _position(
+    knots: npt.NDArray[np.float64], x: npt.NDArray[np.float64]
+) -> tuple[IntArray, npt.NDArray[np.float64]]:
+    """Segment index and the fraction within it; the fraction passes 1 beyond the last knot."""
+    if len(knots) == 1:
+        return np.zeros(len(x), np.int64), np.zeros(len(x))
+    i = np.clip(np.searchsorted(knots, x, side="right") - 1, 0, len(knots) - 2)
+    return i, np.maximum((x - knots[i]) / (knots[i + 1] - knots[i]), 0.0)
