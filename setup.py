@@ -8,7 +8,9 @@ from setuptools import find_namespace_packages, setup
 
 setup(
     packages=[
-        *find_namespace_packages(include=["recguide_cli*", "recguide_core*"], exclude=["*.weights*"]),
+        *find_namespace_packages(
+            include=["recguide_cli*", "recguide_core*"], exclude=["*.weights*"]
+        ),
         "recguide_tables",
     ],
     package_dir={"recguide_tables": "tables"},
