@@ -1,0 +1,288 @@
+"""From a plan to packed rows, and from rows to the arrays that a forward takes. No torch.
+
+One layout for every mode: rows of a request are adjacent, its commit row first. The only
+attention rule (committed prefix, `parent_len` tokens of the parent row, own row) becomes two
+visible intervals per token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from recguide_core.records import (
+    Act,
+    BoolArray,
+    BranchKind,
+    IntArray,
+    Plan,
+    Readout,
+    RequestTable,
+    RowKind,
+    Rows,
+    StepShape,
+)
+
+
+def ragged_arange(lengths: IntArray) -> IntArray:
+    """0..lengths[0]-1, 0..lengths[1]-1, ... in one int64 array."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.asarray(np.arange(total) - np.repeat(ends - lengths, lengths))
+
+
+def starts_of(lengths: IntArray) -> IntArray:
+    """Exclusive prefix sum, with the total at the end: int64 [n + 1]."""
+    out = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=out[1:])
+    return out
+
+
+@dataclass(slots=True)
+class PrefillChunk:
+    """A piece of a prompt to commit, tokens [first, first + n) of the request in `slot`.
+
+    Attributes:
+        last: the prompt ends here; its last token is read out.
+        first_draft: B of a first draft made beside it, 0 for none.
+    """
+
+    slot: int
+    first: int
+    tokens: IntArray
+    last: bool
+    first_draft: int = 0
+
+
+@dataclass(slots=True)
+class PackedStep:
+    """Rows of one forward with everything derived from them (host side).
+
+    Attributes:
+        rows: the rows; `row_start`: first packed token of each row, int64 [n + 1].
+        positions: int64 [T]; `vis`: visible in-flight intervals (a0, a1, b0, b1), int64 [T, 4].
+        slots: requests in packed order, int64 [R]; `offset`: their first token, int64 [R + 1];
+            `prefix`: committed tokens P of each, int64 [R].
+        readout: packed indices of the tokens with logits, int64 [Q]; `read_start`: index into
+            it of each row's first readout, int64 [n + 1].
+        target: position that each readout predicts (causal: next, bidirectional: own) [Q].
+        chunks: the prompt chunks, each the main row of its request.
+        main: row index of each plan entry's verify or draft row, -1 when idle, int64 [n].
+    """
+
+    rows: Rows
+    row_start: IntArray
+    positions: IntArray
+    vis: IntArray
+    slots: IntArray
+    offset: IntArray
+    prefix: IntArray
+    readout: IntArray
+    read_start: IntArray
+    target: IntArray
+    chunks: list[PrefillChunk]
+    main: IntArray
+
+    @property
+    def adapter_tokens(self) -> BoolArray:
+        return np.repeat(self.rows.adapter, self.rows.length)
+
+
+def build_rows(
+    plan: Plan, chunks: list[PrefillChunk], table: RequestTable, mask_id: int
+) -> tuple[Rows, IntArray]:
+    """Rows of a step: prompt chunks first, then each planned request; and the main-row index."""
+    active = plan.act != Act.IDLE
+    verify = plan.act == Act.VERIFY
+    used = (plan.branch_kind >= 0) & verify[:, None]
+    branches = used.sum(1)
+    firsts = np.array([c.first_draft > 0 for c in chunks], dtype=np.int64)
+    per_request = np.concatenate((1 + firsts, np.where(active, 1 + branches, 0))).astype(np.int64)
+    lead = starts_of(per_request)
+    n, nc = int(lead[-1]), len(chunks)
+
+    rows = _blank_rows(n)
+    chunk_rows = lead[:nc]
+    main = np.where(active, lead[nc:-1], -1)
+    here = main[active]
+    who = plan.who[active]
+    rows.request[here] = who
+    rows.length[here] = plan.block[active]
+    rows.start[here] = table.committed[who]
+    rows.bidirectional[here] = rows.adapter[here] = ~verify[active]
+    rows.commit[here] = verify[active]
+    rows.kind[here] = np.where(verify[active], RowKind.VERIFY, RowKind.DRAFT)
+
+    owner, column = np.nonzero(used)
+    branch_rows = main[owner] + 1 + column
+    rows.request[branch_rows] = plan.who[owner]
+    rows.length[branch_rows] = plan.branch_block[owner, column]
+    rows.parent[branch_rows] = main[owner]
+    rows.parent_len[branch_rows] = plan.branch_parent[owner, column]
+    rows.start[branch_rows] = table.committed[plan.who[owner]] + rows.parent_len[branch_rows]
+
+    for c, row in zip(chunks, chunk_rows, strict=True):
+        rows.request[row], rows.length[row], rows.start[row] = c.slot, len(c.tokens), c.first
+        rows.commit[row], rows.kind[row] = True, RowKind.PREFILL
+        rows.readout[row] = Readout.LAST if c.last else Readout.NONE
+        if c.first_draft:
+            rows.request[row + 1], rows.length[row + 1] = c.slot, c.first_draft
+            rows.parent[row + 1], rows.parent_len[row + 1] = row, len(c.tokens)
+            rows.start[row + 1] = c.first + len(c.tokens)
+    side = rows.parent >= 0
+    rows.bidirectional[side] = rows.adapter[side] = True
+    rows.kind[side] = RowKind.BRANCH
+
+    start = starts_of(rows.length)
+    rows.tokens = np.full(int(start[-1]), mask_id, np.int64)
+    for c, row in zip(chunks, chunk_rows, strict=True):
+        rows.tokens[start[row] : start[row + 1]] = c.tokens
+    _place_drafts(rows, start, here[verify[active]], who[verify[active]], table)
+    drafting = here[~verify[active]]
+    rows.tokens[start[drafting]] = table.seed[who[~verify[active]]]
+    alt = plan.branch_alt[owner, column]
+    rows.tokens[start[branch_rows[alt >= 0]]] = alt[alt >= 0]
+    return rows, main
+
+
+def _blank_rows(n: int) -> Rows:
+    def ints(fill: int = 0) -> IntArray:
+        return np.full(n, fill, np.int64)
+
+    def flags() -> BoolArray:
+        return np.zeros(n, bool)
+
+    return Rows(
+        request=ints(),
+        length=ints(),
+        start=ints(),
+        parent=ints(-1),
+        parent_len=ints(),
+        bidirectional=flags(),
+        adapter=flags(),
+        commit=flags(),
+        readout=ints(Readout.ALL),
+        kind=ints(),
+        tokens=np.empty(0, np.int64),
+    )
+
+
+def _place_drafts(
+    rows: Rows, start: IntArray, row: IntArray, slot: IntArray, table: RequestTable
+) -> None:
+    """Fill verify rows with [seed, d_1 .. d_(B-1)]."""
+    width = rows.length[row]
+    step = ragged_arange(width)
+    rows.tokens[np.repeat(start[row], width) + step] = table.draft[np.repeat(slot, width), step]
+
+
+def check_rows(rows: Rows) -> None:
+    """Assert the invariants of the row rule (architecture, part 1)."""
+    child = rows.parent >= 0
+    parent = rows.parent[child]
+    assert (rows.length > 0).all()
+    assert not rows.bidirectional[parent].any(), "a parent is causal"
+    assert (rows.request[parent] == rows.request[child]).all(), "a parent is of the same request"
+    assert (rows.parent[parent] < 0).all(), "parents have depth 1"
+    assert (rows.parent_len[child] >= 1).all()
+    assert (rows.parent_len[child] <= rows.length[parent]).all()
+    assert (rows.parent_len[~child] == 0).all()
+    assert not (rows.bidirectional & rows.commit).any(), "bidirectional rows never commit"
+    assert not (child & rows.commit).any(), "commit rows have no parent"
+    changes = np.flatnonzero(np.diff(rows.request)) + 1
+    groups = np.concatenate((rows.request[:1], rows.request[changes]))
+    assert len(set(groups.tolist())) == len(groups), "rows of a request are adjacent"
+    commits = np.flatnonzero(rows.commit)
+    leads = np.concatenate(([0], changes))
+    assert np.isin(commits, leads).all(), "the commit row of a request comes first"
+
+
+def pack(
+    rows: Rows,
+    prefix_of: IntArray,
+    chunks: list[PrefillChunk] | None = None,
+    main: IntArray | None = None,
+) -> PackedStep:
+    """Derive positions, intervals and read-out indices of rows.
+
+    Args:
+        prefix_of: committed tokens P by slot, int64 [N].
+    """
+    check_rows(rows)
+    start = starts_of(rows.length)
+    total = int(start[-1])
+    within = ragged_arange(rows.length)
+    index = np.arange(total)
+    bidirectional = np.repeat(rows.bidirectional, rows.length)
+    vis = np.empty((total, 4), np.int64)
+    vis[:, 0] = index - within
+    vis[:, 1] = np.where(bidirectional, vis[:, 0] + np.repeat(rows.length, rows.length), index + 1)
+    parent_start = np.where(rows.parent >= 0, start[:-1][rows.parent], 0)
+    vis[:, 2] = np.repeat(parent_start, rows.length)
+    vis[:, 3] = vis[:, 2] + np.repeat(rows.parent_len, rows.length)
+    positions = np.repeat(rows.start, rows.length) + within
+
+    leads = np.concatenate(([0], np.flatnonzero(np.diff(rows.request)) + 1)).astype(np.int64)
+    slots = rows.request[leads]
+    wanted = np.repeat(rows.readout == Readout.ALL, rows.length)
+    wanted[start[1:][rows.readout == Readout.LAST] - 1] = True
+    readout = np.flatnonzero(wanted)
+    counts = np.where(
+        rows.readout == Readout.ALL, rows.length, (rows.readout == Readout.LAST).astype(np.int64)
+    )
+    return PackedStep(
+        rows=rows,
+        row_start=start,
+        positions=positions,
+        vis=vis,
+        slots=slots,
+        offset=np.append(start[leads], total),
+        prefix=prefix_of[slots],
+        readout=readout,
+        read_start=starts_of(counts),
+        target=positions[readout] + ~bidirectional[readout],
+        chunks=chunks or [],
+        main=np.empty(0, np.int64) if main is None else main,
+    )
+
+
+def shape_of(step: PackedStep) -> StepShape:
+    """The forward as the cost table knows it."""
+    kinds = step.rows.kind
+    branches = int((kinds == RowKind.BRANCH).sum())
+    prefill = bool((kinds == RowKind.PREFILL).any())
+    draft = bool((kinds == RowKind.DRAFT).any())
+    verify = kinds == RowKind.VERIFY
+    if prefill:
+        kind = "mixed" if draft or verify.any() or branches else "prefill"
+    elif draft and verify.any():
+        kind = "mixed"
+    elif branches:
+        kind = "fused"
+    elif draft:
+        kind = "draft"
+    else:
+        kind = "ar" if int(step.rows.length.max()) == 1 else "verify"
+    decode = step.rows.length[kinds != RowKind.PREFILL]
+    return StepShape(
+        kind=kind,
+        requests=len(step.slots),
+        query_tokens=int(step.row_start[-1]),
+        kv_tokens=int(step.prefix.sum()),
+        block_size=int(decode.max()) if len(decode) else 0,
+        branches=branches,
+    )
+
+
+__all__ = [
+    "BranchKind",
+    "PackedStep",
+    "PrefillChunk",
+    "build_rows",
+    "check_rows",
+    "pack",
+    "ragged_arange",
+    "shape_of",
+    "starts_of",
+]

@@ -1,0 +1,92 @@
+"""Read-out of logits in torch: the oracle of the fused kernel and the CPU default.
+
+MASK never wins; ties go to the lowest id in both ranks (argmax, remove, argmax). Probabilities of
+greedy rows are those of the model; of sampling rows those of the perturbed scores, so that the
+margin says how close the two leading candidates came.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from recguide_core.kernels.sampling_torch import FILTERED, SamplingRows, perturb
+
+
+@dataclass(slots=True)
+class Readings:
+    """What the engine needs of Q readouts.
+
+    Attributes:
+        token: chosen token; `alt`: best token other than it, MASK and EOS. int64 [Q].
+        confidence: p1; `margin`: p1 - p2, MASK removed, EOS kept. float32 [Q].
+        entropy: of the model's distribution without MASK, nats, float32 [Q].
+            NaN marks a row with NaN or infinite logits.
+    """
+
+    token: torch.Tensor
+    alt: torch.Tensor
+    confidence: torch.Tensor
+    margin: torch.Tensor
+    entropy: torch.Tensor
+
+    def packed(self) -> torch.Tensor:
+        """All five as one float64 [5, Q] tensor: a single copy to the host (ids are exact)."""
+        parts = (self.token, self.alt, self.confidence, self.margin, self.entropy)
+        return torch.stack([p.double() for p in parts])
+
+
+def read_out(
+    logits: torch.Tensor,
+    mask_id: int,
+    eos_ids: tuple[int, ...],
+    sampling: SamplingRows | None = None,
+) -> Readings:
+    """Token, runner-up and statistics of logits float32 [Q, V]; `logits` is overwritten."""
+    logits[:, mask_id] = FILTERED
+    scores = logits
+    if sampling is not None:
+        scores = logits.clone()
+        scores[sampling.rows] = perturb(logits[sampling.rows], sampling)
+    lse = torch.logsumexp(logits, -1)
+    entropy = lse - (torch.exp(logits - lse.unsqueeze(1)) * logits).sum(-1)
+    # Rounding can leave a confident row a hair below zero.
+    entropy = torch.where(entropy < 0, 0.0, entropy)
+    total = lse if sampling is None else torch.logsumexp(scores, -1)
+
+    token = scores.argmax(-1, keepdim=True)
+    first = scores.gather(1, token)
+    scores = scores.scatter_(1, token, FILTERED)
+    alt = scores.argmax(-1, keepdim=True)
+    second = scores.gather(1, alt)
+    for eos in eos_ids:
+        scores[:, eos] = FILTERED
+    alt = torch.where(is_any(alt, eos_ids), scores.argmax(-1, keepdim=True), alt)
+    confidence = torch.exp(first.squeeze(1) - total)
+    margin = confidence - torch.exp(second.squeeze(1) - total)
+    return Readings(token.squeeze(1), alt.squeeze(1), confidence, margin, entropy)
+
+
+def is_any(tokens: torch.Tensor, ids: tuple[int, ...]) -> torch.Tensor:
+    """True where a token is one of a few ids."""
+    hit = tokens == ids[0]
+    for other in ids[1:]:
+        hit |= tokens == other
+    return hit
+
+
+def log_probabilities(
+    logits: torch.Tensor, tokens: torch.Tensor, top: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Log-probabilities under the verifier (temperature 1, MASK removed).
+
+    Args:
+        logits: float32 [S, V] before `read_out`; tokens: int64 [S]; top: alternatives wanted.
+
+    Returns:
+        logprob of `tokens` [S]; top ids [S, top] and their logprobs [S, top], ties by lowest id.
+    """
+    logp = logits.log_softmax(-1)
+    ordered, ids = torch.sort(logp, dim=-1, descending=True, stable=True)
+    return logp.gather(1, tokens.unsqueeze(1)).squeeze(1), ids[:, :top], ordered[:, :top]

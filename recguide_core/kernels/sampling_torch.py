@@ -1,0 +1,81 @@
+"""Position-keyed Gumbel-max sampling and the filters that precede it, in torch.
+
+t_i = argmax(filtered(z_i / T) + g(seed, position_i)), with g from a counter-based hash. The noise of
+a position does not depend on how it is computed (AR step, verify row, draft row, batch), so every
+method emits exactly the tokens of seeded AR sampling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+_MASK32 = 0xFFFFFFFF
+FILTERED = -1e30
+"""Score of a token that may not be chosen; finite, so that 0 x score stays 0."""
+
+
+@dataclass(slots=True)
+class SamplingRows:
+    """Settings of the readouts that sample, tensors over S of the Q readouts.
+
+    Attributes:
+        rows: their indices, int64 [S]; `position`: position that each predicts, int64 [S].
+        seed: int64 [S]; `temperature`, `top_p`, `min_p`: float32 [S]; `top_k`: int64 [S], 0 = off.
+    """
+
+    rows: torch.Tensor
+    position: torch.Tensor
+    seed: torch.Tensor
+    temperature: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
+    top_k: torch.Tensor
+
+
+def _mix(x: torch.Tensor) -> torch.Tensor:
+    """A 32-bit integer mixer with low bias, on the low half of int64 values."""
+    x = (x ^ (x >> 16)) * 0x7FEB352D & _MASK32
+    x = (x ^ (x >> 15)) * 0x846CA68B & _MASK32
+    return x ^ (x >> 16)
+
+
+def uniform_noise(seed: torch.Tensor, position: torch.Tensor, vocab: int) -> torch.Tensor:
+    """float32 [S, vocab] in (0, 1), a pure function of (seed, position, token id)."""
+    key = _mix((seed & _MASK32) ^ _mix((seed >> 32 & _MASK32) ^ 0x9E3779B9))
+    key = _mix((key + position * 0x85EBCA6B) & _MASK32)
+    ids = torch.arange(vocab, device=seed.device, dtype=torch.int64)
+    bits = _mix(_mix((ids * 0x9E3779B1) & _MASK32).unsqueeze(0) ^ key.unsqueeze(1))
+    return ((bits >> 8).float() + 0.5) * 2.0**-24
+
+
+def gumbel_noise(seed: torch.Tensor, position: torch.Tensor, vocab: int) -> torch.Tensor:
+    """g(seed, position): standard Gumbel noise, float32 [S, vocab]."""
+    return -torch.log(-torch.log(uniform_noise(seed, position, vocab)))
+
+
+def filter_scores(scores: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
+    """Drop what top-k, top-p and min-p exclude; scores [S, V] are already divided by T.
+
+    Ties at a cut keep the lower token ids (a stable sort decides the rank).
+    """
+    top_k = torch.where(rows.top_k > 0, rows.top_k, scores.shape[-1])
+    plain = bool((rows.top_k == 0).all() and (rows.top_p >= 1).all() and (rows.min_p <= 0).all())
+    if plain:
+        return scores
+    ordered, order = torch.sort(scores, dim=-1, descending=True, stable=True)
+    probability = ordered.softmax(-1)
+    before = probability.cumsum(-1) - probability
+    rank = torch.arange(scores.shape[-1], device=scores.device)
+    keep = (rank < top_k.unsqueeze(1)) & (before < rows.top_p.unsqueeze(1))
+    keep &= probability >= rows.min_p.unsqueeze(1) * probability[:, :1]
+    keep[:, 0] = True
+    kept = torch.zeros_like(keep).scatter_(1, order, keep)
+    return scores.masked_fill(~kept, FILTERED)
+
+
+def perturb(logits: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
+    """Scores whose argmax is the sampled token: logits float32 [S, V] -> [S, V]."""
+    scores = filter_scores(logits / rows.temperature.unsqueeze(1), rows)
+    return scores + gumbel_noise(rows.seed, rows.position, logits.shape[-1])

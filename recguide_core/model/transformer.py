@@ -1,0 +1,143 @@
+"""The NLD transformer over packed rows: one forward for every mode.
+
+Pre-norm residual blocks, grouped-query attention, SwiGLU, RMSNorm, an untied `diffusion_head`.
+What a token may see is the attention back end's business; this file only knows packed tokens.
+The draft adapter is a low-rank delta on `o_proj`, added for the tokens of adapter rows only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+
+from recguide_core.model.config import ModelConfig
+from recguide_core.model.lora import DraftAdapter
+from recguide_core.model.rope import RotaryTable, rotate
+
+
+class Attention(Protocol):
+    """Attention of one packed forward, prepared before the first layer."""
+
+    def attend(
+        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+    ) -> torch.Tensor:
+        """q [T, H, D], k and v [T, Hkv, D] of the packed tokens -> [T, H * D]."""
+
+
+@dataclass(slots=True)
+class LayerWeights:
+    """Weights of one block, fused at load: qkv [(H + 2 Hkv) D, hidden], gate_up [2 F, hidden]."""
+
+    attn_norm: torch.Tensor
+    qkv: torch.Tensor
+    o: torch.Tensor
+    mlp_norm: torch.Tensor
+    gate_up: torch.Tensor
+    down: torch.Tensor
+
+
+@dataclass(slots=True)
+class Weights:
+    """All tensors of a checkpoint after fusion."""
+
+    embed: torch.Tensor
+    layers: list[LayerWeights]
+    norm: torch.Tensor
+    head: torch.Tensor
+
+
+@dataclass(slots=True)
+class TokenBatch:
+    """Device-side inputs of one forward.
+
+    Attributes:
+        tokens, positions: int64 [T].
+        adapter: None (no adapter rows), True (all tokens), or int64 indices of adapter tokens.
+        readout: None (all tokens) or int64 [R] indices of the tokens that need logits.
+    """
+
+    tokens: torch.Tensor
+    positions: torch.Tensor
+    adapter: torch.Tensor | bool | None
+    readout: torch.Tensor | None
+
+
+class Transformer:
+    """Stateless forward over `Weights`; the KV cache belongs to the attention back end."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Weights,
+        adapter: DraftAdapter | None,
+        max_positions: int,
+    ) -> None:
+        self.config = config
+        self.weights = weights
+        self.adapter = adapter
+        self.device = weights.embed.device
+        self.dtype = weights.embed.dtype
+        self.rotary = RotaryTable(config.rope, config.head_dim, max_positions, self.device)
+
+    def forward(self, batch: TokenBatch, attention: Attention) -> torch.Tensor:
+        """Final hidden states (before the last norm) of the readout tokens, [R, hidden]."""
+        config, rotary = self.config, self.rotary
+        x = F.embedding(batch.tokens, self.weights.embed)
+        cos = rotary.cos[batch.positions].unsqueeze(1)
+        sin = rotary.sin[batch.positions].unsqueeze(1)
+        if self.dtype != torch.float32:
+            cos, sin = cos.to(self.dtype), sin.to(self.dtype)
+        heat = None
+        if rotary.temperature is not None:
+            heat = rotary.temperature[batch.positions].view(-1, 1, 1).to(self.dtype)
+        last = config.layers - 1
+        for index, layer in enumerate(self.weights.layers):
+            h = F.rms_norm(x, (config.hidden,), layer.attn_norm, config.rms_eps)
+            q, k, v = self._project(F.linear(h, layer.qkv), cos, sin, heat)
+            mixed = attention.attend(index, q, k, v)
+            adapter = batch.adapter
+            if index == last and batch.readout is not None:
+                # Nothing behind this point mixes tokens, so only readout tokens go on.
+                mixed, x = mixed[batch.readout], x[batch.readout]
+                adapter = _restrict(adapter, batch.readout)
+            out = F.linear(mixed, layer.o)
+            if adapter is not None and self.adapter is not None:
+                self.adapter.add(index, mixed, out, adapter)
+            x = x + out
+            h = F.rms_norm(x, (config.hidden,), layer.mlp_norm, config.rms_eps)
+            gate, up = F.linear(h, layer.gate_up).chunk(2, -1)
+            x = x + F.linear(F.silu(gate) * up, layer.down)
+        return x
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [R, vocab] in float32 of final hidden states [R, hidden]."""
+        config = self.config
+        h = F.rms_norm(hidden, (config.hidden,), self.weights.norm, config.rms_eps)
+        return F.linear(h, self.weights.head).float()
+
+    def _project(
+        self,
+        qkv: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        heat: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        config = self.config
+        heads, kv = config.heads, config.kv_heads
+        split = qkv.view(-1, heads + 2 * kv, config.head_dim)
+        # Queries and keys turn by the same angles, so they are rotated in one go.
+        turned = rotate(split[:, : heads + kv], cos, sin)
+        q, k, v = turned[:, :heads], turned[:, heads:], split[:, heads + kv :]
+        return (q if heat is None else q * heat), k, v
+
+
+def _restrict(
+    adapter: torch.Tensor | bool | None, readout: torch.Tensor
+) -> torch.Tensor | bool | None:
+    """Adapter tokens among the readout tokens, as indices into the readout."""
+    if adapter is None or isinstance(adapter, bool):
+        return adapter
+    return torch.isin(readout, adapter).nonzero().squeeze(-1)
