@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from recguide_core.policy.cost import MIXED, CostModel, Milliseconds, Shapes, round_ms
+from recguide_core.policy.cost import MIXED, CostModel, Milliseconds, round_ms
+from recguide_core.policy.packed import PackedPrices
 from recguide_core.policy.value import Reals
 from recguide_core.records import IntArray
 
@@ -29,7 +30,7 @@ def bucketed_prices(
 
 
 def ragged_prices(
-    model: CostModel,
+    prices: PackedPrices,
     requests: int,
     tokens: int,
     kv_tokens: int,
@@ -51,21 +52,13 @@ def ragged_prices(
     if forwards is None:
         forwards = np.where(menu == 1, 1.0, 2.0)
     width = tokens / requests
-    widened = np.rint(tokens + (menu - width)).astype(np.int64)
-    query = np.concatenate([[tokens], np.maximum(widened, requests)])
-    n = np.full(len(query), requests)
-    shapes = Shapes(
-        kind=np.full(len(query), MIXED),
-        requests=n,
-        query_tokens=query,
-        kv_tokens=np.full(len(query), kv_tokens),
-        block_size=np.concatenate([menu[-1:], menu]),
-        branches=np.zeros(len(query), np.int64),
-    )
-    ms = model.ms(shapes)
+    query = np.empty(len(menu) + 1, np.int64)
+    query[0] = tokens
+    query[1:] = np.maximum(np.rint(tokens + (menu - width)), requests)
+    ms = prices.ms(MIXED, requests, query, kv_tokens)
     added = query[1:] - tokens
-    # One token is the least that can be priced; a row of the mean width is priced by its slope.
-    slope = np.divide(ms[1:] - ms[0], added, out=np.zeros(len(menu)), where=added != 0)
+    # A row of the mean width adds no token and needs no slope.
+    slope = (ms[1:] - ms[0]) / np.where(added == 0, 1, added)
     return np.asarray(forwards * np.maximum(ms[0] + requests * slope * (menu - width), 0.0))
 
 
@@ -85,9 +78,8 @@ def choose(
     """
     if remaining is not None:
         values = np.minimum(values, remaining[:, None])
-    score = values - rho * prices
-    best = score.max(axis=1, keepdims=True)
-    return np.asarray((score >= best - TIE).argmax(axis=1))
+    score = values - (rho * prices + TIE * np.arange(values.shape[1]))
+    return np.asarray(score.argmax(axis=1))
 
 
 def probe(

@@ -18,6 +18,7 @@ from recguide_core.policy.value import Reals
 from recguide_core.records import MAX_BLOCK, BoolArray, FloatArray, IntArray
 
 MARGIN_EDGES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
+_EDGES = np.array(MARGIN_EDGES, np.float32)
 PRIOR = 20.0
 """Weight of the coarser rate, in branches."""
 
@@ -113,7 +114,7 @@ def fit_branches(trials: BranchTrials, menu: Sequence[int], delta: float) -> Bra
         np.searchsorted(blocks, trials.block[known]),
         trials.kind[known],
         np.minimum(trials.rank[known], BRANCHES - 1),
-        np.searchsorted(MARGIN_EDGES, trials.margin[known], side="right"),
+        np.searchsorted(_EDGES, trials.margin[known], side="right"),
     )
     shape = (len(blocks), 2, BRANCHES, len(MARGIN_EDGES) + 1)
     hits, count = np.zeros(shape), np.zeros(shape, np.int64)

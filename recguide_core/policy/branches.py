@@ -11,14 +11,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from recguide_core.records import BoolArray, BranchKind, FloatArray, IntArray
+from recguide_core.records import MAX_BLOCK, BoolArray, BranchKind, FloatArray, IntArray
 
 CORRECTIONS = 2
 """The earliest risky positions that get a branch."""
 BRANCHES = CORRECTIONS + 1
 DELTA = 0.5
 """Margin below which a position is risky (Sec. 6.1)."""
+
+_SLOTS = np.arange(MAX_BLOCK)
+_DRAFTED = (_SLOTS > 0) & (np.arange(MAX_BLOCK + 1)[:, None] > _SLOTS)
+_KINDS = np.array([[BranchKind.CORRECTION], [BranchKind.CORRECTION], [BranchKind.CONTINUATION]])
+_RANKS = np.array([[0], [1]])
+_PLACES = np.array([[1], [2], [4]])
+_FRONT = np.array(
+    [
+        np.argsort([not (used >> j) & 1 for j in range(BRANCHES)], kind="stable")
+        for used in range(2**BRANCHES)
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +51,14 @@ class BranchRule:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """Branches of n verify rows, in the grids of `records.Plan` (int64 [n, 3], used ones first).
+    """Branches of n verify rows, branch-major: first correction, second correction, continuation.
 
-    `kind`, `parent`, `alt`, `block` are the plan's; `rank` is 0 or 1 for the first and second
-    correction and the number of risky positions for the continuation; `margin` float32 [n, 3] is
-    that of the risky position, for the continuation the smallest of the block. `risky` counts
-    the risky positions of the row before anything was dropped, int64 [n].
+    Attributes:
+        kind, parent, alt, block: as in `records.Plan`, but [3, n] and unused places not blanked.
+        rank: 0 or 1 for the corrections, the number of risky positions for the continuation.
+        margin: M of the risky position; smallest of the block for the continuation, float32.
+        used: which places hold a branch, bool [3, n].
+        risky: risky positions of each row before any branch was dropped, int64 [n].
     """
 
     kind: IntArray
@@ -52,29 +67,37 @@ class Proposal:
     block: IntArray
     rank: IntArray
     margin: FloatArray
+    used: BoolArray
     risky: IntArray
 
-    @property
-    def used(self) -> BoolArray:
-        return np.asarray(self.kind >= 0)
-
-    def keep(self, mask: BoolArray) -> Proposal:
-        """Without the branches where `mask` [n, 3] is False; used ones stay in front."""
-        kind = np.where(mask, self.kind, -1)
-        return _packed(kind, self.parent, self.alt, self.block, self.rank, self.margin, self.risky)
+    def plan_grids(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+        """`branch_kind`, `_parent`, `_alt`, `_block` of a `Plan`, int64 [n, 3], used ones first."""
+        n = len(self.risky)
+        grid = np.empty((4, BRANCHES, n), np.int64)
+        for i, (column, empty) in enumerate(
+            ((self.kind, -1), (self.parent, 0), (self.alt, -1), (self.block, 0))
+        ):
+            grid[i] = np.where(self.used, column, empty)
+        # Which places are used, as a number, names the order that brings those to the front.
+        order = _FRONT[(self.used * _PLACES).sum(axis=0)] * n + np.arange(n)[:, None]
+        kind, parent, alt, block = grid.reshape(4, -1)[:, order]
+        return kind, parent, alt, block
 
 
 def risky_positions(
     margin: FloatArray, block: IntArray, delta: float
-) -> tuple[BoolArray, FloatArray]:
-    """M_i < delta at slots 1..B-1, bool [n, W], and the smallest margin there, float32 [n].
+) -> tuple[npt.NDArray[np.uint32], FloatArray]:
+    """Where M_i < delta at slots 1..B-1, and the smallest margin there.
 
-    The seed is never risky.
+    Args:
+        margin: float32 [n, MAX_BLOCK]; block: B, int64 [n].
+
+    Returns:
+        uint32 [n], bit i set where slot i is risky (the seed never is); float32 [n].
     """
-    slots = np.arange(margin.shape[1])
-    inside = (slots > 0) & (slots < block[:, None])
-    drafted = np.where(inside, margin, np.float32(1))
-    return inside & (margin < delta), drafted.min(axis=1)
+    drafted = np.where(_DRAFTED[block], margin, np.float32(np.inf))
+    bits = np.packbits(drafted < delta, axis=1, bitorder="little")
+    return bits.view("<u4")[:, 0], drafted.min(axis=1)
 
 
 def propose(
@@ -94,66 +117,39 @@ def propose(
     room in the context, and corrections without an alternative token.
 
     Args:
-        margin: M_i of the drafts, float32 [n, W]; alt: replacement tokens, -1 none, int64 [n, W].
+        margin: M_i of the drafts, float32 [n, MAX_BLOCK].
+        alt: replacement tokens, -1 for none, int64 [n, MAX_BLOCK].
         block: B of each verify row, int64 [n].
         remaining: tokens that may still be emitted, int64 [n].
         room: context positions behind the committed prefix (limit - P), int64 [n].
         correction_block, continuation_block: B of the next round under each hypothesis,
             int64 [n]; None repeats `block`; values below 2 prepare nothing.
     """
-    after_miss = block if correction_block is None else correction_block
-    after_full = block if continuation_block is None else continuation_block
-    rows = np.arange(len(block))
-    risky, lowest = risky_positions(margin, block, rule.delta)
-    count = risky.sum(axis=1)
+    bits, lowest = risky_positions(margin, block, rule.delta)
+    count = np.bitwise_count(bits).astype(np.int64)
+    n = len(block)
+    kind, parent, token, size, rank = np.empty((5, BRANCHES, n), np.int64)
+    kind[:], rank[:2] = _KINDS, _RANKS
+    rank[2] = count
+    parent[0] = _lowest_bit(bits)
+    parent[1] = _lowest_bit(bits & (bits - np.uint32(1)))
+    parent[2] = block
+    size[:2] = block if correction_block is None else correction_block
+    size[2] = block if continuation_block is None else continuation_block
+    at = parent[:2] + np.arange(0, MAX_BLOCK * n, MAX_BLOCK)
+    token[:2] = alt.ravel().take(at)
+    token[2] = -1
+    near = np.empty((BRANCHES, n), np.float32)
+    near[:2] = margin.ravel().take(at)
+    near[2] = lowest
 
-    first = risky.argmax(axis=1)
-    risky[rows, first] = False
-    second = risky.argmax(axis=1)
-    parent = np.stack([first, second, block], axis=1)
-    size = np.stack([after_miss, after_miss, after_full], axis=1)
-    token = np.full((len(block), BRANCHES), -1, np.int64)
-    token[:, :2] = alt[rows[:, None], parent[:, :2]]
-    kind = np.empty((len(block), BRANCHES), np.int64)
-    kind[:, :2] = BranchKind.CORRECTION
-    kind[:, 2] = BranchKind.CONTINUATION
-
-    fits = (parent < remaining[:, None]) & (parent + size <= room[:, None]) & (size > 1)
-    fits[:, :2] &= (count[:, None] > [0, 1]) & (token[:, :2] >= 0)
-    fits[:, min(rule.corrections, CORRECTIONS) : CORRECTIONS] = False
-    fits[:, 2] &= (count <= CORRECTIONS) & rule.continuation & (block > 1)
-
-    nearest = np.empty((len(block), BRANCHES), np.float32)
-    nearest[:, :2] = margin[rows[:, None], parent[:, :2]]
-    nearest[:, 2] = lowest
-    rank = np.stack([np.zeros_like(count), np.ones_like(count), count], axis=1)
-    return _packed(np.where(fits, kind, -1), parent, token, size, rank, nearest, count)
+    fits = (parent < remaining) & (parent + size <= room) & (size > 1)
+    fits[:2] &= (count > _RANKS) & (token[:2] >= 0)
+    fits[rule.corrections : CORRECTIONS] = False
+    fits[2] &= (count <= CORRECTIONS) & (block > 1) & rule.continuation
+    return Proposal(kind, parent, token, size, rank, near, fits, count)
 
 
-def _packed(
-    kind: IntArray,
-    parent: IntArray,
-    alt: IntArray,
-    block: IntArray,
-    rank: IntArray,
-    margin: FloatArray,
-    risky: IntArray,
-) -> Proposal:
-    """Move used branches to the front and blank the rest."""
-    used = kind >= 0
-    if (used[:, 1:] & ~used[:, :-1]).any():
-        order = np.argsort(~used, axis=1, kind="stable")
-        kind, parent, alt, block, rank = (
-            np.take_along_axis(grid, order, axis=1) for grid in (kind, parent, alt, block, rank)
-        )
-        margin = np.take_along_axis(margin, order, axis=1)
-        used = kind >= 0
-    return Proposal(
-        kind=kind,
-        parent=np.where(used, parent, 0),
-        alt=np.where(used, alt, -1),
-        block=np.where(used, block, 0),
-        rank=rank,
-        margin=margin,
-        risky=risky,
-    )
+def _lowest_bit(bits: npt.NDArray[np.uint32]) -> IntArray:
+    """Index of the lowest set bit; 0 where none is set."""
+    return np.asarray(np.bitwise_count((bits & -bits) - (bits > 0)), np.int64)

@@ -7,20 +7,23 @@ batch grows the share shrinks and the tokens do not, so overlap fades instead of
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 
 from recguide_core.policy.branch_table import BranchTable
 from recguide_core.policy.branches import Proposal
-from recguide_core.policy.cost import FUSED, CostModel, Shapes
-from recguide_core.records import BoolArray, IntArray
+from recguide_core.policy.cost import FUSED
+from recguide_core.policy.packed import PackedPrices
+from recguide_core.records import IntArray
 
 
 def worthwhile(
     proposal: Proposal,
     block: IntArray,
     table: BranchTable,
-    model: CostModel,
+    prices: PackedPrices,
     requests: int,
     tokens: int,
     kv_tokens: int,
@@ -35,50 +38,33 @@ def worthwhile(
         block: B of the verify rows, int64 [n].
         requests, tokens, kv_tokens: the forward without branches, of all requests in it.
     """
-    row, column = np.nonzero(proposal.used)
-    if not len(row):
+    used = np.flatnonzero(proposal.used)
+    if not len(used):
         return proposal
     chance = table.chance(
-        block[row],
-        proposal.kind[row, column],
-        proposal.rank[row, column],
-        proposal.margin[row, column],
+        block.take(used % len(block)),
+        proposal.kind.ravel().take(used),
+        proposal.rank.ravel().take(used),
+        proposal.margin.ravel().take(used),
     )
-    added = proposal.block[row, column]
+    added = proposal.block.ravel().take(used)
     order = np.argsort(-chance / added, kind="stable")
-    cost = _cumulative_cost(model, requests, tokens, kv_tokens, added[order], int(block.max()))
-    keep = np.zeros(len(row), bool)
-    keep[order] = best_prefix(chance[order] * (cost[0] / max(requests, 1)), cost[1:] - cost[0])
-    mask = np.zeros(proposal.kind.shape, bool)
-    mask[row, column] = keep
-    return proposal.keep(mask)
+    query = np.empty(len(used) + 1, np.int64)
+    query[0] = tokens
+    query[1:] = tokens + np.cumsum(added[order])
+    cost = prices.ms(FUSED, requests, query, kv_tokens)
+    kept = best_prefix(chance[order] * (cost[0] / max(requests, 1)), cost[1:] - cost[0])
+    mask = np.zeros(proposal.used.size, bool)
+    mask[used[order[:kept]]] = True
+    return replace(proposal, used=mask.reshape(proposal.used.shape))
 
 
-def best_prefix(gain: npt.NDArray[np.float64], cost: npt.NDArray[np.float64]) -> BoolArray:
-    """The prefix whose summed gain exceeds its cumulative cost by most, bool [k].
+def best_prefix(gain: npt.NDArray[np.float64], cost: npt.NDArray[np.float64]) -> int:
+    """Length of the prefix whose summed gain exceeds its cumulative cost by most, 0 for none.
 
     Args:
         gain: of each item; cost: of the first 1..k items together, same unit.
     """
     net = np.cumsum(gain) - cost
-    end = int(net.argmax()) if len(net) and net.max() > 0 else -1
-    return np.arange(len(net)) <= end
-
-
-def _cumulative_cost(
-    model: CostModel, requests: int, tokens: int, kv_tokens: int, added: IntArray, block: int
-) -> npt.NDArray[np.float64]:
-    """T of the forward with the first 0..k branches, in ms, float64 [k + 1]."""
-    count = np.arange(len(added) + 1)
-    query = np.full(len(count), tokens)
-    query[1:] += np.cumsum(added)
-    return model.ms(
-        Shapes(
-            kind=np.full(len(count), FUSED),
-            requests=np.full(len(count), max(requests, 1)),
-            query_tokens=query,
-            kv_tokens=np.full(len(count), kv_tokens),
-            block_size=np.full(len(count), block),
-            branches=count,
-        )
-    )
+    best = int(net.argmax())
+    return best + 1 if net[best] > 0 else 0
