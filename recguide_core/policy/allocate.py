@@ -52,9 +52,9 @@ def ragged_prices(
     if forwards is None:
         forwards = np.where(menu == 1, 1.0, 2.0)
     width = tokens / requests
-    query = np.empty(len(menu) + 1, np.int64)
+    query = np.empty(len(menu) + 1)
     query[0] = tokens
-    query[1:] = np.maximum(np.rint(tokens + (menu - width)), requests)
+    query[1:] = np.maximum(tokens + (menu - width), requests)
     ms = prices.ms(MIXED, requests, query, kv_tokens)
     added = query[1:] - tokens
     # A row of the mean width adds no token and needs no slope.

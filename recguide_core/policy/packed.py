@@ -35,7 +35,7 @@ class PackedPrices:
         self._curves: dict[tuple[int, int, int], Milliseconds] = {}
 
     def ms(
-        self, kind: int, requests: int, tokens: npt.NDArray[np.int64], kv_tokens: int
+        self, kind: int, requests: int, tokens: npt.NDArray[np.int64] | Milliseconds, kv_tokens: int
     ) -> Milliseconds:
         """Milliseconds of forwards of `requests` requests with `tokens` query tokens, [n].
 

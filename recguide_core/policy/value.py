@@ -143,16 +143,18 @@ class ValueTable:
         """The rows of the value table: one for each stratum, bin and block.
 
         The unbinned row of a stratum has NaN in `bin_lo` and `bin_hi`; outer bins end at infinity.
+        `prev_full` is -1 where all histories are pooled, `prev_block` 0 there and without history.
         """
         names = "block_size prev_block prev_full lagged bin_lo bin_hi value survival weight rounds"
         rows: dict[str, list[Any]] = {name: [] for name in names.split()}
         for s in self.strata:
             low = [-np.inf, *s.edges.tolist(), np.nan]
             high = [*s.edges.tolist(), np.inf, np.nan]
+            z = (0, -1) if s.prev_block == ANY else (s.prev_block, int(s.prev_full))
             for i in range(len(low)):
                 for j, block in enumerate(self.menu.tolist()):
                     curve = s.survival[i, j, :block]
-                    row = (block, s.prev_block, s.prev_full, s.lagged, low[i], high[i])
+                    row = (block, *z, s.lagged, low[i], high[i])
                     counts = (float(s.weight[i, j]), int(s.rounds[i, j]))
                     cell = (float(curve.sum()), curve.tolist(), *counts)
                     for name, item in zip(rows, (*row, *cell), strict=True):
@@ -172,7 +174,8 @@ class ValueTable:
             zip(columns["prev_block"], columns["prev_full"], columns["lagged"], strict=True)
         ):
             block, full, lagged = key
-            where.setdefault((int(block), bool(full), bool(lagged)), []).append(i)
+            z = (ANY, False) if full < 0 else (int(block), bool(full))
+            where.setdefault((*z, bool(lagged)), []).append(i)
         strata = [_stratum(columns, menu, key, rows) for key, rows in where.items()]
         return cls(menu, strata)
 

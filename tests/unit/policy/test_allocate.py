@@ -1,0 +1,79 @@
+"""Eq. 3, its ties, and the ways out of plain AR."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from recguide_core.policy.allocate import PROBE_PERIOD, choose, menu_cap, probe
+
+MENU = np.array([1, 4, 8, 16, 32])
+
+
+def test_hand_computed_choice() -> None:
+    values = np.array([[1.0, 3.0, 5.0, 7.0, 8.0], [1.0, 1.2, 1.3, 1.3, 1.3]])
+    prices = np.array([1.0, 2.0, 2.5, 4.0, 7.0])
+    # rho = 1: 0, 1, 2.5, 3, 1 and 0, -.8, -1.2, ...
+    assert choose(values, prices, 1.0).tolist() == [3, 0]
+    assert choose(values, prices, 0.0).tolist() == [4, 2]
+
+
+def test_ties_go_to_the_smaller_block() -> None:
+    values = np.array([[2.0, 4.0, 4.0 + 1e-13]])
+    assert choose(values, np.array([1.0, 3.0, 3.0]), 1.0).tolist() == [0]
+    assert choose(values, np.array([1.0, 2.0, 2.0]), 1.0).tolist() == [1]
+
+
+def test_tokens_beyond_the_budget_are_worth_nothing() -> None:
+    values = np.array([[1.0, 3.5, 6.0, 10.0, 15.0]])
+    prices = np.array([1.0, 2.0, 2.1, 2.2, 2.4])
+    assert choose(values, prices, 1.0).tolist() == [4]
+    assert choose(values, prices, 1.0, np.array([5])).tolist() == [2]
+    assert choose(values, prices, 1.0, np.array([1])).tolist() == [0]
+
+
+@given(
+    hnp.arrays(np.float64, (7, 5), elements=st.floats(0, 32)),
+    hnp.arrays(np.float64, 5, elements=st.floats(0.1, 50)),
+    st.floats(0, 5),
+)
+def test_choice_is_the_best_and_rows_do_not_mix(
+    values: np.ndarray, prices: np.ndarray, rho: float
+) -> None:
+    index = choose(values, prices, rho)
+    score = values - rho * prices
+    assert (score[np.arange(7), index] >= score.max(axis=1) - 1e-9).all()
+    assert choose(values[::-1], prices, rho).tolist() == index[::-1].tolist()
+
+
+@given(st.floats(0, 5), st.floats(0, 5))
+def test_a_higher_price_of_time_never_lengthens_a_block(a: float, b: float) -> None:
+    rng = np.random.default_rng(0)
+    values = np.sort(rng.random((40, 5)) * 30, axis=1)
+    prices = np.array([1.0, 2.0, 2.5, 4.0, 7.0])
+    low, high = sorted((a, b))
+    assert (choose(values, prices, high) <= choose(values, prices, low)).all()
+
+
+def test_plain_ar_is_left_now_and_then() -> None:
+    rounds = np.arange(64)
+    stuck = probe(np.zeros(64, np.int64), MENU, rounds)
+    assert (stuck > 0).sum() == 64 // PROBE_PERIOD
+    assert set(MENU[stuck].tolist()) == {1, 4}
+    drafting = np.full(64, 3)
+    assert (probe(drafting, MENU, rounds) == 3).all()
+    assert (probe(np.zeros(64, np.int64), MENU[1:], rounds) == 0).all()
+
+
+def test_blocks_are_cut_to_the_room_that_is_left() -> None:
+    choice, room = np.array([4, 4, 4, 2, 0]), np.array([40, 31, 3, 100, 0])
+    assert menu_cap(MENU, choice, room).tolist() == [32, 16, 1, 8, 1]
+    assert menu_cap(MENU[2:], np.array([0]), np.array([5])).tolist() == [1]
+
+
+def test_prices_may_differ_by_request() -> None:
+    values = np.array([[1.0, 3.0], [1.0, 3.0]])
+    prices = np.array([[1.0, 1.5], [1.0, 9.0]])
+    assert choose(values, prices, 1.0).tolist() == [1, 0]
+    assert choose(values, prices, 0.1) == pytest.approx([1, 1])
