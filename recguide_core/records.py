@@ -373,7 +373,7 @@ class Outcome:
 
     @property
     def full(self) -> BoolArray:
-        return self.matched == self.width - 1
+        return np.asarray(self.matched == self.width - 1)
 
 
 @dataclass(frozen=True, slots=True)

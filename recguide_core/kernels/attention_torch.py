@@ -87,9 +87,7 @@ class TorchAttention:
         self._uniform = self._plan_uniform(layout)
         self._singles = [] if self._uniform else self._plan_singles(layout)
 
-    def attend(
-        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-    ) -> torch.Tensor:
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         keys, values = self.pool.k[layer], self.pool.v[layer]
         if isinstance(self._write, slice):
             keys[self._write] = k
@@ -102,8 +100,7 @@ class TorchAttention:
         if len(self._singles) == 1:
             return self._attend_single(self._singles[0], q, keys, values)
         parts = [
-            self._attend_single(one, q[one.first : one.last], keys, values)
-            for one in self._singles
+            self._attend_single(one, q[one.first : one.last], keys, values) for one in self._singles
         ]
         return torch.cat(parts)
 

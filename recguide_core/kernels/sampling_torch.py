@@ -1,8 +1,8 @@
 """Position-keyed Gumbel-max sampling and the filters that precede it, in torch.
 
-t_i = argmax(filtered(z_i / T) + g(seed, position_i)), with g from a counter-based hash. The noise of
-a position does not depend on how it is computed (AR step, verify row, draft row, batch), so every
-method emits exactly the tokens of seeded AR sampling.
+t_i = argmax(filtered(z_i / T) + g(seed, position_i)), with g from a counter-based hash. The noise
+of a position does not depend on how it is computed (AR step, verify row, draft row, batch), so
+every method emits exactly the tokens of seeded AR sampling.
 """
 
 from __future__ import annotations

@@ -57,7 +57,9 @@ class LoadedModel:
     ) -> str:
         """Apply the checkpoint's chat template."""
         if self.tokenizer is None:
-            raise DataError(f"{self.name} has no tokenizer.", "Use a checkpoint with its tokenizer.")
+            raise DataError(
+                f"{self.name} has no tokenizer.", "Use a checkpoint with its tokenizer."
+            )
         return self.tokenizer.render(messages, add_generation_prompt)
 
 

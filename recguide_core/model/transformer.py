@@ -21,9 +21,7 @@ from recguide_core.model.rope import RotaryTable, rotate
 class Attention(Protocol):
     """Attention of one packed forward, prepared before the first layer."""
 
-    def attend(
-        self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-    ) -> torch.Tensor:
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """q [T, H, D], k and v [T, Hkv, D] of the packed tokens -> [T, H * D]."""
 
 

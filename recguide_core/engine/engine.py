@@ -1,0 +1,108 @@
+"""An engine for a loaded model: the loop of `core`, a KV pool, and the torch runner."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from recguide_core.engine.clock import Clock
+from recguide_core.engine.core import EngineCore
+from recguide_core.engine.events import Event
+from recguide_core.engine.planners import Planner
+from recguide_core.engine.runner import TorchRunner
+from recguide_core.engine.settings import EngineSettings
+from recguide_core.errors import UsageError
+from recguide_core.kvcache import KVPool
+from recguide_core.model.registry import LoadedModel
+
+AUTO_KV_BYTES = 4 << 30
+"""KV pool of the automatic size at most; on CPU pages cost memory only once touched."""
+
+
+def default_kv_tokens(model: LoadedModel, settings: EngineSettings, context: int) -> int:
+    """Room for every slot's longest sequence and its in-flight rows, within `AUTO_KV_BYTES`."""
+    itemsize = model.transformer.weights.embed.element_size()
+    most = AUTO_KV_BYTES // model.config.kv_bytes_per_token(itemsize)
+    return min(settings.slots * (context + 256), most)
+
+
+class Engine(EngineCore):
+    """`EngineCore` over a `LoadedModel`.
+
+    Raises:
+        UsageError: the settings ask for a longer context than the model has.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        *,
+        planners: Sequence[Planner],
+        settings: EngineSettings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        settings = settings or EngineSettings()
+        limit = min(model.config.max_positions, len(model.transformer.rotary.cos))
+        if settings.context > limit:
+            raise UsageError(
+                f"A context of {settings.context} tokens exceeds the model's {limit}.",
+                f"Use --context {limit} or less.",
+            )
+        if settings.threads:
+            torch.set_num_threads(settings.threads)
+        context = settings.context or limit
+        transformer = model.transformer
+        pool = KVPool(
+            layers=model.config.layers,
+            kv_heads=model.config.kv_heads,
+            head_dim=model.config.head_dim,
+            tokens=settings.kv_tokens or default_kv_tokens(model, settings, context),
+            page_size=settings.page_size,
+            device=transformer.device,
+            dtype=transformer.dtype,
+        )
+        self.model = model
+        self.pool = pool
+        self.runner = TorchRunner(model, pool)
+        super().__init__(
+            executor=self.runner,
+            pages=pool,
+            planners=planners,
+            settings=settings,
+            context=context,
+            mask_id=model.config.mask_id,
+            eos_ids=model.eos_ids,
+            clock=clock,
+        )
+        self._kept_seconds: list[float] = []
+
+    def step(self) -> list[Event]:
+        steps, began = self.counters.steps, time.perf_counter()
+        kept = len(self.runner.kept)
+        events = super().step()
+        if self.counters.steps > steps and len(self.runner.kept) > kept:
+            self._kept_seconds.append(time.perf_counter() - began)
+        return events
+
+    def keep_steps(self, count: int) -> None:
+        """Keep the tensors of the next `count` steps for `host_share`."""
+        self.runner.kept.clear()
+        self._kept_seconds.clear()
+        self.runner.keep = count
+
+    def host_share(self) -> float | None:
+        """1 - (kept steps replayed on prebuilt tensors) / (their wall time); None without any.
+
+        Replays overwrite KV slots, so the engine must be idle.
+        """
+        if not self.runner.kept or not self.idle:
+            return None
+        self.runner.keep = 0
+        replayed = 0.0
+        for prepared in self.runner.kept:
+            began = time.perf_counter()
+            self.runner.replay(prepared)
+            replayed += time.perf_counter() - began
+        return 1.0 - replayed / sum(self._kept_seconds)

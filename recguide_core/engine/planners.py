@@ -1,0 +1,121 @@
+"""Methods as planner objects: which rows a request gets. No torch, no clock.
+
+A planner sees the `RequestTable` and decides for a whole batch at once; the engine loop runs any
+of them unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from recguide_core.errors import UsageError, nearest
+from recguide_core.records import MAX_BLOCK, Act, IntArray, Plan, RequestTable
+
+RECIPE = ((4, 32), (32, 16))
+RECIPE_ELSE = 8
+"""The published concurrency-specific block: 32 up to C = 4, 16 up to 32, 8 above."""
+
+
+class Planner(Protocol):
+    """Decides a step for the requests in `who`.
+
+    Attributes:
+        name: the method, as `--methods` spells it.
+        block_size: its fixed B, or None when it chooses.
+        max_in_flight: most tokens that it may give one request in one forward.
+        first_draft: B of the draft made beside the last prompt chunk, 0 for none.
+    """
+
+    name: str
+    block_size: int | None
+    max_in_flight: int
+    first_draft: int
+
+    def plan(self, table: RequestTable, who: IntArray, load: int) -> Plan:
+        """Acts of the requests in slots `who` [n] at load C."""
+
+
+def check_block(block: int) -> int:
+    """Validate a block size.
+
+    Raises:
+        UsageError: outside 1..MAX_BLOCK.
+    """
+    if not 1 <= block <= MAX_BLOCK:
+        raise UsageError(
+            f"Block size {block} is out of range.", f"Choose a block size from 1 to {MAX_BLOCK}."
+        )
+    return block
+
+
+def recipe_block(load: int) -> int:
+    """Block size of the published serving recipe at concurrency `load`."""
+    return next((block for bound, block in RECIPE if load <= bound), RECIPE_ELSE)
+
+
+def draft_or_verify(plan: Plan, table: RequestTable, block: IntArray) -> None:
+    """Fill a plan with the linear round: verify what is drafted, else draft `block` [n].
+
+    A block of 1 has nothing to draft: that round is one plain AR step.
+    """
+    who = plan.who
+    block = np.minimum(block, table.room[who])
+    ready = table.has_draft[who]
+    plan.act[:] = np.where(ready | (block == 1), Act.VERIFY, Act.DRAFT)
+    plan.block[:] = np.where(ready, np.minimum(table.draft_block[who], table.room[who]), block)
+
+
+class ArPlanner:
+    """Plain autoregressive decoding: one causal token a forward."""
+
+    name = "ar"
+    block_size = None
+    max_in_flight = 1
+    first_draft = 0
+
+    def plan(self, table: RequestTable, who: IntArray, load: int) -> Plan:
+        del table, load
+        plan = Plan.empty(who)
+        plan.act[:] = Act.VERIFY
+        plan.block[:] = 1
+        return plan
+
+
+class LinearPlanner:
+    """Vanilla self-speculation (LinearSS): a draft forward, then a verify forward.
+
+    Args:
+        block: fixed B; None = the published recipe, which picks B by load.
+    """
+
+    first_draft = 0
+
+    def __init__(self, block: int | None) -> None:
+        self.name = "linear" if block is not None else "linear:recipe"
+        self.block_size = None if block is None else check_block(block)
+        self.max_in_flight = block or MAX_BLOCK
+
+    def plan(self, table: RequestTable, who: IntArray, load: int) -> Plan:
+        plan = Plan.empty(who)
+        usual = self.block_size or recipe_block(load)
+        asked = table.fixed_block[who]
+        draft_or_verify(plan, table, np.where(asked > 0, asked, usual))
+        return plan
+
+
+METHODS = ("ar", "linear", "linear:recipe", "tidar", "dflash", "overlap", "adaptive", "recguide")
+TAKES_BLOCK = frozenset({"linear", "tidar", "dflash", "overlap"})
+DEFAULT_BLOCK = 16
+
+
+def check_method(name: str) -> str:
+    """Validate a method's name.
+
+    Raises:
+        UsageError: unknown, with the nearest known one.
+    """
+    if name not in METHODS:
+        raise UsageError(f"Unknown method '{name}'.", nearest(name, METHODS))
+    return name

@@ -1,0 +1,53 @@
+"""What a step's executor gives back, and what it is asked for. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from recguide_core.engine.rows import PackedStep
+from recguide_core.records import FloatArray, IntArray, Sampling
+
+
+@dataclass(slots=True)
+class StepReadings:
+    """Host copies of a step's Q readouts (see `kernels.readout_torch.Readings`).
+
+    Attributes:
+        token, alt: int64 [Q]; confidence, margin, entropy: float32 [Q].
+        logprob: of `token`, float32 [Q], NaN where not asked for; `top`: readout index ->
+            [(id, logprob), ...] of the best alternatives.
+        hidden: final hidden states of the readouts when the step asked for them, a tensor
+            [Q, hidden] on the device.
+    """
+
+    token: IntArray
+    alt: IntArray
+    confidence: FloatArray
+    margin: FloatArray
+    entropy: FloatArray
+    logprob: FloatArray | None = None
+    top: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
+    hidden: Any = None
+
+
+@dataclass(slots=True)
+class ReadoutNeeds:
+    """Per-request wishes that change the read-out, by slot; empty for plain greedy steps.
+
+    Attributes:
+        sampling: slots that sample or bias logits.
+        logprobs: slot -> alternatives to report.
+        hidden: keep the hidden states of the readouts.
+    """
+
+    sampling: dict[int, Sampling] = field(default_factory=dict)
+    logprobs: dict[int, int] = field(default_factory=dict)
+    hidden: bool = False
+
+
+class Executor(Protocol):
+    """What the engine loop needs of whatever runs a step."""
+
+    def execute(self, step: PackedStep, needs: ReadoutNeeds) -> StepReadings:
+        """Run the forward of `step`."""

@@ -1,0 +1,162 @@
+"""Runs one packed step on a device: upload, forward, head, read-out, one copy back.
+
+Knows rows and tensors; knows nothing of methods, requests or policy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from recguide_core.engine.readings import ReadoutNeeds, StepReadings
+from recguide_core.engine.rows import PackedStep
+from recguide_core.kernels.attention_torch import PackedLayout, TorchAttention
+from recguide_core.kernels.readout_torch import log_probabilities, read_out
+from recguide_core.kernels.sampling_torch import FILTERED, SamplingRows
+from recguide_core.kvcache import KVPool
+from recguide_core.model.registry import LoadedModel
+from recguide_core.model.transformer import TokenBatch
+from recguide_core.records import IntArray
+
+
+@dataclass(slots=True)
+class PreparedStep:
+    """Tensors of a step, ready to run (also what the host-share replay runs again)."""
+
+    batch: TokenBatch
+    attention: TorchAttention
+    sampling: SamplingRows | None
+
+
+class TorchRunner:
+    """The torch back end: CPU default, and the eager path on CUDA."""
+
+    def __init__(self, model: LoadedModel, pool: KVPool, *, keep_steps: int = 0) -> None:
+        self.model = model
+        self.pool = pool
+        self.device = model.transformer.device
+        self.keep = keep_steps
+        self.kept: list[PreparedStep] = []
+
+    def execute(self, step: PackedStep, needs: ReadoutNeeds) -> StepReadings:
+        with torch.inference_mode():
+            prepared = self.prepare(step, needs)
+            if len(self.kept) < self.keep:
+                self.kept.append(prepared)
+            return self._run(prepared, step, needs)
+
+    def prepare(self, step: PackedStep, needs: ReadoutNeeds) -> PreparedStep:
+        """Upload a step's indices and plan its attention."""
+        total = len(step.positions)
+        adapter: torch.Tensor | bool | None = None
+        if self.model.transformer.adapter is not None and step.rows.adapter.any():
+            mask = step.adapter_tokens
+            adapter = True if mask.all() else self._up(np.flatnonzero(mask))
+        readout = None if len(step.readout) == total else self._up(step.readout)
+        batch = TokenBatch(self._up(step.rows.tokens), self._up(step.positions), adapter, readout)
+        layout = PackedLayout(step.slots, step.offset, step.prefix, step.vis)
+        attention = TorchAttention(self.pool, layout, self.model.config.group)
+        return PreparedStep(batch, attention, self._sampling_rows(step, needs))
+
+    def replay(self, prepared: PreparedStep) -> None:
+        """Forward, head and read-out of prebuilt tensors; results are dropped."""
+        with torch.inference_mode():
+            hidden = self.model.transformer.forward(prepared.batch, prepared.attention)
+            self._read(self.model.transformer.head(hidden), prepared.sampling).cpu()
+
+    def _run(self, prepared: PreparedStep, step: PackedStep, needs: ReadoutNeeds) -> StepReadings:
+        transformer = self.model.transformer
+        hidden = transformer.forward(prepared.batch, prepared.attention)
+        if not len(step.readout):
+            none = np.empty(0, np.int64)
+            empty = np.empty(0, np.float32)
+            return StepReadings(none, none, empty, empty, empty)
+        logits = transformer.head(hidden)
+        plain = self._logits_for_logprobs(logits, step, needs)
+        self._bias(logits, step, needs)
+        host = self._read(logits, prepared.sampling).cpu().numpy()
+        readings = StepReadings(
+            token=host[0].astype(np.int64),
+            alt=host[1].astype(np.int64),
+            confidence=host[2].astype(np.float32),
+            margin=host[3].astype(np.float32),
+            entropy=host[4].astype(np.float32),
+        )
+        if plain is not None:
+            self._add_logprobs(readings, plain, step, needs)
+        if needs.hidden:
+            readings.hidden = hidden
+        return readings
+
+    def _read(self, logits: torch.Tensor, sampling: SamplingRows | None) -> torch.Tensor:
+        config = self.model.config
+        return read_out(logits, config.mask_id, config.eos_ids, sampling).packed()
+
+    def _up(self, array: np.ndarray) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor if self.device.type == "cpu" else tensor.to(self.device)
+
+    def _readout_slots(self, step: PackedStep) -> IntArray:
+        """Slot of each readout, int64 [Q]."""
+        return np.repeat(step.rows.request, np.diff(step.read_start))
+
+    def _sampling_rows(self, step: PackedStep, needs: ReadoutNeeds) -> SamplingRows | None:
+        chosen = {s: p for s, p in needs.sampling.items() if not p.greedy}
+        if not chosen:
+            return None
+        slots = self._readout_slots(step)
+        rows = np.flatnonzero(np.isin(slots, list(chosen)))
+        if not len(rows):
+            return None
+        settings = [chosen[s] for s in slots[rows].tolist()]
+
+        def column(name: str, dtype: type) -> torch.Tensor:
+            return self._up(np.array([getattr(p, name) for p in settings], dtype=dtype))
+
+        return SamplingRows(
+            rows=self._up(rows),
+            position=self._up(step.target[rows]),
+            seed=column("seed", np.int64),
+            temperature=column("temperature", np.float32),
+            top_p=column("top_p", np.float32),
+            min_p=column("min_p", np.float32),
+            top_k=column("top_k", np.int64),
+        )
+
+    def _bias(self, logits: torch.Tensor, step: PackedStep, needs: ReadoutNeeds) -> None:
+        biased = {s: p.logit_bias for s, p in needs.sampling.items() if p.logit_bias}
+        if not biased:
+            return
+        slots = self._readout_slots(step)
+        for slot, bias in biased.items():
+            rows = self._up(np.flatnonzero(slots == slot))
+            for token, amount in bias:
+                logits[rows, token] += amount
+
+    def _logits_for_logprobs(
+        self, logits: torch.Tensor, step: PackedStep, needs: ReadoutNeeds
+    ) -> torch.Tensor | None:
+        if not needs.logprobs:
+            return None
+        plain = logits.clone()
+        plain[:, self.model.config.mask_id] = FILTERED
+        return plain
+
+    def _add_logprobs(
+        self, readings: StepReadings, plain: torch.Tensor, step: PackedStep, needs: ReadoutNeeds
+    ) -> None:
+        slots = self._readout_slots(step)
+        rows = np.flatnonzero(np.isin(slots, list(needs.logprobs)))
+        readings.logprob = np.full(len(slots), np.nan, np.float32)
+        if not len(rows):
+            return
+        top = max(needs.logprobs.values())
+        chosen = self._up(readings.token[rows])
+        logprob, ids, values = log_probabilities(plain[self._up(rows)], chosen, top)
+        readings.logprob[rows] = logprob.cpu().numpy()
+        for place, row in enumerate(rows.tolist()):
+            count = needs.logprobs[int(slots[row])]
+            pairs = zip(ids[place, :count].tolist(), values[place, :count].tolist(), strict=True)
+            readings.top[row] = list(pairs)

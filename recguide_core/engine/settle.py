@@ -1,0 +1,185 @@
+"""The end of a round: accept, pick the reusable branch, take over new drafts, move the state.
+
+`judge` turns token-level readings into an `Outcome`; the simulator makes its outcomes from an
+acceptance model instead. `advance` then moves the request table, for both alike. No torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from recguide_core.engine.readings import StepReadings
+from recguide_core.engine.rows import PackedStep
+from recguide_core.policy.signals import round_entropy
+from recguide_core.records import (
+    Act,
+    BranchKind,
+    FloatArray,
+    IntArray,
+    Outcome,
+    Plan,
+    RequestTable,
+    Source,
+)
+
+SOURCE_OF = np.array([Source.CORRECTION, Source.CONTINUATION, Source.POSITION, Source.FIRST])
+
+
+@dataclass(slots=True)
+class Verified:
+    """Token-level result of the verifying requests of a step.
+
+    Attributes:
+        entry: index of each into the plan, int64 [m].
+        tokens: verifier tokens t_0..; the first matched + 1 are emitted, int64 [m, W].
+        entropy: per decision, float32 [m, W].
+        read_from: index of each request's first readout, int64 [m].
+    """
+
+    entry: IntArray
+    tokens: IntArray
+    entropy: FloatArray
+    read_from: IntArray
+
+
+def _grid(values: np.ndarray, first: IntArray, width: int) -> np.ndarray:
+    """values[first + 0 .. first + width - 1] of each row; indices past the end are clipped."""
+    index = first[:, None] + np.arange(width)
+    return np.asarray(values[np.minimum(index, len(values) - 1)])
+
+
+def judge(
+    plan: Plan,
+    step: PackedStep,
+    readings: StepReadings,
+    table: RequestTable,
+    entropy_positions: int,
+) -> tuple[Outcome, Verified]:
+    """Accept the longest prefix of each draft that the verifier confirms (lossless rule).
+
+    matched = length of the run t_(j-1) == d_j; A = matched + 1. A branch is reusable iff it
+    hypothesised exactly that length and its slot 0 is the verifier's token (Sec. 5.1).
+
+    Args:
+        entropy_positions: most decisions that e_t averages over (Eq. 2).
+    """
+    entry = np.flatnonzero(plan.act == Act.VERIFY)
+    who, width = plan.who[entry], plan.block[entry]
+    most = int(width.max()) if len(width) else 1
+    first = step.read_start[step.main[entry]]
+    tokens = _grid(readings.token, first, most)
+    entropy = _grid(readings.entropy, first, most)
+    agree = tokens[:, :-1] == table.draft[who, 1:most]
+    agree &= np.arange(1, most) < width[:, None]
+    matched = np.cumprod(agree, axis=1).sum(1) if most > 1 else np.zeros(len(entry), np.int64)
+    hit, hit_block = _pick_branch(plan, step, readings, entry, tokens, matched)
+    outcome = Outcome(
+        who=who,
+        width=width,
+        matched=matched,
+        entropy=round_entropy(entropy, width, matched, None, entropy_positions),
+        hit=hit,
+        hit_block=hit_block,
+    )
+    return outcome, Verified(entry, tokens, entropy, first)
+
+
+def _pick_branch(
+    plan: Plan,
+    step: PackedStep,
+    readings: StepReadings,
+    entry: IntArray,
+    tokens: IntArray,
+    matched: IntArray,
+) -> tuple[IntArray, IntArray]:
+    branches = plan.branch_kind.shape[1]
+    if not branches or not len(entry):
+        none = np.full(len(entry), -1, np.int64)
+        return none, np.zeros(len(entry), np.int64)
+    kind = plan.branch_kind[entry]
+    row = step.main[entry][:, None] + 1 + np.arange(branches)
+    row = np.minimum(row, len(step.rows.length) - 1)
+    predicted = readings.token[np.minimum(step.read_start[row], len(readings.token) - 1)]
+    alt = plan.branch_alt[entry]
+    slot0 = np.where(alt >= 0, alt, predicted)
+    verifier = tokens[np.arange(len(entry)), matched]
+    right = (slot0 == verifier[:, None]) | (kind == BranchKind.POSITION)
+    fits = (kind >= 0) & (plan.branch_parent[entry] == matched[:, None] + 1) & right
+    hit = np.where(fits.any(1), fits.argmax(1), -1)
+    block = plan.branch_block[entry, np.maximum(hit, 0)]
+    return hit, np.where(hit >= 0, block, 0)
+
+
+def advance(table: RequestTable, outcome: Outcome) -> None:
+    """Move the history of verified requests: P, e_t, z_t. Tokens and drafts come separately."""
+    who = outcome.who
+    table.committed[who] += outcome.matched + 1
+    table.room[who] -= outcome.matched + 1
+    table.e2[who] = table.e1[who]
+    table.e1[who] = outcome.entropy
+    table.prev_block[who] = outcome.width
+    table.prev_full[who] = outcome.full
+    table.rounds[who] += 1
+    table.has_draft[who] = False
+
+
+def set_seed(table: RequestTable, slots: IntArray, tokens: IntArray) -> None:
+    """The newest token of each request, slot 0 of whatever it drafts or verifies next."""
+    table.seed[slots] = tokens
+    table.draft[slots, 0] = tokens
+
+
+def take_drafts(
+    table: RequestTable,
+    slots: IntArray,
+    read_from: IntArray,
+    block: IntArray,
+    source: IntArray,
+    readings: StepReadings,
+) -> None:
+    """Make the drafts read out at `read_from` (slot 0 of each block) the requests' next drafts."""
+    if not len(slots):
+        return
+    most = int(block.max())
+    used = np.arange(most) < block[:, None]
+    span = (slots[:, None], np.arange(1, most))
+    inner = used[:, 1:]
+    for name, blank in (("alt", -1), ("margin", 1.0), ("confidence", 1.0)):
+        values = _grid(getattr(readings, name), read_from, most)[:, 1:]
+        getattr(table, name)[slots] = blank
+        getattr(table, name)[span] = np.where(inner, values, blank)
+    table.draft[span] = np.where(inner, _grid(readings.token, read_from, most)[:, 1:], 0)
+    table.has_draft[slots] = True
+    table.draft_block[slots] = block
+    table.draft_source[slots] = source
+
+
+def take_over(
+    table: RequestTable,
+    plan: Plan,
+    step: PackedStep,
+    outcome: Outcome,
+    verified: Verified,
+    readings: StepReadings,
+) -> None:
+    """Drafts of this step: fresh ones, and the branch that each verified request may reuse."""
+    fresh = np.flatnonzero(plan.act == Act.DRAFT)
+    hits = np.flatnonzero(outcome.hit >= 0)
+    branch = outcome.hit[hits]
+    entry = verified.entry[hits]
+    rows = np.concatenate((step.main[fresh], step.main[entry] + 1 + branch))
+    take_drafts(
+        table,
+        slots=np.concatenate((plan.who[fresh], outcome.who[hits])),
+        read_from=step.read_start[rows],
+        block=np.concatenate((plan.block[fresh], outcome.hit_block[hits])),
+        source=np.concatenate(
+            (
+                np.full(len(fresh), Source.DRAFT),
+                SOURCE_OF[plan.branch_kind[entry, branch]],
+            )
+        ),
+        readings=readings,
+    )
