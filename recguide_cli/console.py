@@ -70,15 +70,18 @@ def show_error(cause: str, remedy: str) -> None:
     view.print(Panel(text, title="Error", title_align="left", border_style="red"))
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table of the human view; the first column is left-aligned, the others right."""
+def table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1
+) -> None:
+    """A table of the human view; the first `left` columns are left-aligned, the others right."""
     from rich.table import Table
+    from rich.text import Text
 
     view = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
-    for number, name in enumerate(columns):
-        view.add_column(name, justify="left" if number == 0 else "right", no_wrap=number == 0)
+    for place, name in enumerate(columns):
+        view.add_column(name, justify="left" if place < left else "right", no_wrap=place == 0)
     for row in rows:
-        view.add_row(*row)
+        view.add_row(*(Text(cell) for cell in row))
     stderr().print(view)
 
 

@@ -6,7 +6,7 @@ no environment; the command line passes the data directory.
 
 from __future__ import annotations
 
-from recguide_core.datasets.load import Loaded, load_prompts, select
+from recguide_core.datasets.load import Loaded, ReadOptions, load_prompts, select
 from recguide_core.datasets.records import Prompt, Skipped
 
-__all__ = ["Loaded", "Prompt", "Skipped", "load_prompts", "select"]
+__all__ = ["Loaded", "Prompt", "ReadOptions", "Skipped", "load_prompts", "select"]

@@ -1,0 +1,170 @@
+"""`recguide bench`: measure methods over a load, and check that their text equals AR's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from recguide_cli import console
+
+LOAD, DATA, MODEL, RESULT = "Load", "Data", "Model and engine", "Result"
+
+
+def run(
+    ctx: typer.Context,
+    model: Annotated[
+        str,
+        typer.Option(rich_help_panel=MODEL, help="Bundled name, alias (nld-8b), hub id or folder."),
+    ] = "nld-tiny",
+    data: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=DATA,
+            help="Comma list of sets: demo, gsm8k, math500, humaneval, mbpp, ifeval, aime25, "
+            "livecodebench, gpqa, or files (.jsonl .json .csv .parquet .txt).",
+        ),
+    ] = "demo",
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="RECGUIDE_DATA_DIR",
+            rich_help_panel=DATA,
+            help="Folder with the benchmarks' JSONL files.",
+        ),
+    ] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(rich_help_panel=DATA, help="Column with the prompt (default: guessed)."),
+    ] = None,
+    turns: Annotated[
+        str, typer.Option(rich_help_panel=DATA, help="Of a conversation ask: first, last, all.")
+    ] = "last",
+    template: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=DATA,
+            help="plain: chat template; instruct: with the benchmark's instruction; raw: neither.",
+        ),
+    ] = "plain",
+    skip_bad_rows: Annotated[
+        bool,
+        typer.Option("--skip-bad-rows", rich_help_panel=DATA, help="Leave bad rows out, listed."),
+    ] = False,
+    methods: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=LOAD,
+            help="Comma list: ar, linear, linear:recipe, tidar, dflash, overlap, adaptive, "
+            "recguide.",
+        ),
+    ] = "ar,linear",
+    block_size: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=LOAD,
+            help="Comma list of B: one row each for linear, tidar, dflash, overlap.",
+        ),
+    ] = "16",
+    concurrency: Annotated[
+        str, typer.Option(rich_help_panel=LOAD, help="Comma list of requests kept in flight.")
+    ] = "1,8",
+    requests: Annotated[
+        int | None,
+        typer.Option(rich_help_panel=LOAD, help="Requests per cell (default: max(32, 2 C))."),
+    ] = None,
+    max_tokens: Annotated[
+        int, typer.Option(rich_help_panel=LOAD, help="Output limit of a request.")
+    ] = 128,
+    warmup: Annotated[
+        int, typer.Option(rich_help_panel=LOAD, help="Requests before the window.")
+    ] = 2,
+    ignore_eos: Annotated[
+        bool,
+        typer.Option("--ignore-eos", rich_help_panel=LOAD, help="Go on to the limit, past EOS."),
+    ] = False,
+    seed: Annotated[
+        int, typer.Option(rich_help_panel=LOAD, help="Seed of the choice of prompts.")
+    ] = 0,
+    device: Annotated[str, typer.Option(rich_help_panel=MODEL, help="cpu or cuda[:n].")] = "cpu",
+    dtype: Annotated[
+        str, typer.Option(rich_help_panel=MODEL, help="float32, bfloat16 or float16.")
+    ] = "float32",
+    threads: Annotated[
+        int, typer.Option(rich_help_panel=MODEL, help="CPU threads of torch; 0 leaves them.")
+    ] = 0,
+    kv_tokens: Annotated[
+        int | None,
+        typer.Option(rich_help_panel=MODEL, help="Tokens of the KV pool (default: enough)."),
+    ] = None,
+    prefill_chunk: Annotated[
+        int, typer.Option(rich_help_panel=MODEL, help="Longest piece of a prompt in one forward.")
+    ] = 512,
+    no_check: Annotated[
+        bool,
+        typer.Option("--no-check", rich_help_panel=RESULT, help="Do not compare with AR."),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=RESULT, help="Folder of the run (default: runs/<date>)."),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", rich_help_panel=RESULT, help="Go on with the run in --out."),
+    ] = False,
+    overwrite: Annotated[
+        bool,
+        typer.Option("--overwrite", rich_help_panel=RESULT, help="Replace the run in --out."),
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", rich_help_panel=RESULT, help="One JSON line on stdout."),
+    ] = False,
+) -> None:
+    """Measures methods over a load and checks that their text equals AR's.
+
+    Every method serves the same requests with C of them in flight. Rows are
+    saved as requests finish; each output is compared with plain
+    autoregressive decoding, outside the window.
+
+    Files: JSONL with prompt, question, instruction, text or messages; CSV and
+    Parquet with such a column; plain text with one prompt a line.
+    """
+    from recguide_cli.render.bench import BenchView, default_folder
+    from recguide_core.bench.config import BenchConfig
+    from recguide_core.bench.run import Output, run_bench
+    from recguide_core.datasets import ReadOptions, load_prompts
+
+    config = BenchConfig(
+        model=model,
+        data=tuple(console.names(data, "--data")),
+        methods=tuple(console.names(methods, "--methods")),
+        block_sizes=tuple(console.integers(block_size, "--block-size")),
+        concurrency=tuple(console.integers(concurrency, "--concurrency")),
+        requests=requests,
+        max_tokens=max_tokens,
+        seed=seed,
+        template=template,
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        kv_tokens=kv_tokens,
+        prefill_chunk=prefill_chunk,
+        warmup=warmup,
+        ignore_eos=ignore_eos,
+        check=not no_check,
+    )
+    loaded = load_prompts(config.data, data_dir, ReadOptions(column, turns, skip_bad_rows))
+    folder = out or default_folder()
+    with BenchView(config, loaded) as view:
+        record = run_bench(
+            config,
+            loaded,
+            output=Output(folder, resume=resume, overwrite=overwrite),
+            watcher=view.watcher(),
+            origins=console.origins(ctx),
+        )
+    view.show(record, folder)
+    if as_json:
+        console.emit_json(record)

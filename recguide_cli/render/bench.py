@@ -1,0 +1,164 @@
+"""The human view of a bench run: progress while it runs, one table at its end."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from recguide_cli import console
+from recguide_core import metrics
+from recguide_core.bench.config import BenchConfig, Cell
+from recguide_core.bench.rows import RequestRow
+from recguide_core.bench.run import Watcher
+from recguide_core.datasets import Loaded
+
+COLUMNS = (
+    "method",
+    "B",
+    "C",
+    "tokens/s",
+    "per request",
+    "x AR",
+    "tau",
+    "TPF",
+    "accepted",
+    "TTFT ms",
+    "TPOT ms",
+    "host",
+    "text",
+)
+
+
+def default_folder() -> Path:
+    """A folder of its own for every run."""
+    return Path("runs") / datetime.datetime.now().strftime("bench-%Y%m%d-%H%M%S")
+
+
+class BenchView:
+    """Shows progress on stderr; a context manager around the run."""
+
+    def __init__(self, config: BenchConfig, loaded: Loaded) -> None:
+        self._config = config
+        self._loaded = loaded
+        self._cells = len(config.cells())
+        self._started = 0
+        self._failed = 0
+        self._tokens = 0
+        self._forwards = 0
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[now]}", style="dim"),
+            console=console.stderr(),
+            transient=True,
+        )
+        self._task = self._progress.add_task("loading the model", total=None, now="")
+
+    def __enter__(self) -> Self:
+        for dataset, column in self._loaded.columns.items():
+            console.note(f"{dataset}: {self._loaded.sources[dataset]}, column '{column}'")
+        for skipped in self._loaded.skipped:
+            console.note(f"left out {skipped.file}:{skipped.line}: {skipped.cause}")
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def watcher(self) -> Watcher:
+        """The calls by which the run tells how far it is."""
+        return Watcher(self._cell, self._request, self._checking)
+
+    def _cell(self, cell: Cell, total: int) -> None:
+        self._started += 1
+        self._tokens = self._forwards = self._failed = 0
+        name = f"[{self._started}/{self._cells}] {cell.key}"
+        self._progress.reset(self._task, description=name, total=total, now="")
+
+    def _request(self, row: RequestRow) -> None:
+        self._failed += not row.ok
+        self._tokens += row.round_tokens
+        self._forwards += row.forwards
+        tau = metrics.tau(self._tokens, self._forwards)
+        failed = f", {self._failed} failed" if self._failed else ""
+        self._progress.update(self._task, advance=1, now=f"tau {console.number(tau)}{failed}")
+
+    def _checking(self, cell: Cell) -> None:
+        del cell
+        self._progress.update(self._task, now="comparing with AR")
+
+    def show(self, record: dict[str, Any], folder: Path) -> None:
+        """The table of all cells, then what deserves a word."""
+        rows = record["rows"]
+        baseline = {r["concurrency"]: r["tps"] for r in rows if r["method"] == "ar"}
+        about = record["run"]
+        console.table(
+            f"{self._config.model} on {', '.join(self._config.data)}, clock: {rows[0]['clock']}",
+            COLUMNS,
+            [_cells(row, baseline) for row in rows],
+        )
+        for remark in _remarks(rows, about):
+            console.note(remark)
+        console.note(f"Saved in {folder}")
+
+
+def _cells(row: dict[str, Any], baseline: dict[int, float | None]) -> list[str]:
+    plain = baseline.get(row["concurrency"])
+    gain = row["tps"] / plain if plain and row["tps"] else None
+    host = row["host_share"]
+    return [
+        row["method"],
+        "–" if row["block_size"] is None else str(row["block_size"]),
+        str(row["concurrency"]),
+        console.number(row["tps"], 1),
+        console.number(row["tps_per_request"], 1),
+        console.number(gain),
+        console.number(row["tau"]),
+        console.number(row["tpf"]),
+        console.number(row["accepted_length"]),
+        console.number(row["ttft_ms"], 1),
+        console.number(row["tpot_ms"]),
+        "–" if host is None else f"{host:.0%}",
+        row["lossless"] or "unchecked",
+    ]
+
+
+def _remarks(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> list[str]:
+    remarks = [
+        "tokens/s: output of the whole run; per request: mean over requests; tau: tokens per two "
+        "forwards; TPF: tokens per decode forward; text: against plain AR."
+    ]
+    failed = sum(row["failed"] for row in rows)
+    if failed:
+        remarks.append(f"{failed} requests failed; they are in no mean, and in requests.jsonl.")
+    data = about["data"]
+    if data["repeats"]:
+        remarks.append(f"{data['used']} prompts; {data['repeats']} requests repeat one of them.")
+    losing = _losing(rows)
+    if losing:
+        remarks.append(f"Speculation loses to AR here: {', '.join(losing)}.")
+    chosen = [f"{k} ({v})" for k, v in sorted(about["origins"].items()) if v != "default"]
+    remarks.append("Set by you: " + (", ".join(chosen) or "nothing; all defaults") + ".")
+    return remarks
+
+
+def _losing(rows: Sequence[dict[str, Any]]) -> list[str]:
+    plain = {r["concurrency"]: r["tps"] for r in rows if r["method"] == "ar" and r["tps"]}
+    losing = []
+    for row in rows:
+        best = plain.get(row["concurrency"])
+        if best and row["tps"] and row["method"] != "ar" and row["tps"] < best:
+            losing.append(Cell(row["method"], row["block_size"], row["concurrency"]).key)
+    return losing

@@ -1,0 +1,199 @@
+"""One row per request, and the row of a cell that is computed from them.
+
+Rows are what is saved; every number of a report can be computed again from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from recguide_core import metrics
+from recguide_core.bench.config import Cell
+from recguide_core.records import Finish
+
+
+@dataclass(slots=True)
+class RequestRow:
+    """What was seen of one request. Times are seconds since the window opened.
+
+    Attributes:
+        cell, index: the cell's key and the request's place in it; `key` is unique in the run.
+        prompt_id, prompt_hash, dataset, category: of its prompt.
+        warmup: ran before the window; in no metric.
+        arrival_s, first_s, end_s: handed over; first and last token known.
+        chunk_s, chunk_tokens: time and size of each chunk that arrived.
+        finish: stop, length, abort or error; `error` says what failed.
+        rounds, forwards, reused, round_tokens: see records.Finished.
+        round_block, round_accepted, round_source: B, A and draft source of each round.
+        tokens, origins: output ids and where each came from (records.Origin).
+        lossless: exact, near-tie, different, or None where not checked; `evidence` is the
+            position, tokens and margin of the first difference.
+    """
+
+    cell: str
+    index: int
+    prompt_id: str
+    prompt_hash: str
+    dataset: str
+    category: str
+    prompt_tokens: int
+    arrival_s: float
+    warmup: bool = False
+    first_s: float | None = None
+    end_s: float | None = None
+    chunk_s: list[float] = field(default_factory=list)
+    chunk_tokens: list[int] = field(default_factory=list)
+    finish: str = ""
+    error: str | None = None
+    rounds: int = 0
+    forwards: int = 0
+    reused: int = 0
+    round_tokens: int = 0
+    round_block: list[int] = field(default_factory=list)
+    round_accepted: list[int] = field(default_factory=list)
+    round_source: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    origins: list[int] = field(default_factory=list)
+    lossless: str | None = None
+    evidence: dict[str, Any] | None = None
+
+    @property
+    def key(self) -> str:
+        return f"{self.cell}#{'w' if self.warmup else ''}{self.index}"
+
+    @property
+    def ok(self) -> bool:
+        """Finished by itself, so that it counts in means."""
+        return self.finish in (Finish.STOP, Finish.LENGTH)
+
+    @property
+    def output_tokens(self) -> int:
+        return len(self.tokens)
+
+    def as_record(self) -> dict[str, Any]:
+        """The row as JSON and Parquet write it, derived latencies included."""
+        record = {"key": self.key, **asdict(self), "output_tokens": self.output_tokens}
+        record["ttft_ms"] = record["tpot_ms"] = record["e2e_ms"] = None
+        if self.ok and self.first_s is not None and self.end_s is not None:
+            record["ttft_ms"] = metrics.ttft_ms(self.arrival_s, self.first_s)
+            record["tpot_ms"] = metrics.tpot_ms(self.first_s, self.end_s, self.output_tokens)
+            record["e2e_ms"] = 1e3 * (self.end_s - self.arrival_s)
+        return record
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> RequestRow:
+        """The row of a record that `as_record` wrote; derived columns are left out."""
+        names = cls.__dataclass_fields__
+        return cls(**{name: value for name, value in record.items() if name in names})
+
+
+def verdict_of(rows: Sequence[RequestRow]) -> str | None:
+    """The weakest verdict of the checked rows; None when none was checked."""
+    found = {row.lossless for row in rows if row.lossless is not None}
+    return next((v for v in ("different", "near-tie", "exact") if v in found), None)
+
+
+def cell_row(
+    cell: Cell,
+    rows: Sequence[RequestRow],
+    *,
+    clock: str,
+    host_share: float | None = None,
+    limits_ms: tuple[float | None, float | None] = (None, None),
+) -> dict[str, Any]:
+    """The row of a cell: one value per metric, distributions beside them.
+
+    Args:
+        rows: the cell's requests; warm-up rows are passed over, failed ones counted.
+        clock: `wall`, or the name of the cost table that time was charged from.
+        limits_ms: TTFT and TPOT limits of goodput.
+    """
+    measured = [row for row in rows if not row.warmup]
+    good = [row for row in measured if row.ok]
+    records = [row.as_record() for row in good]
+    tokens = sum(row.output_tokens for row in good)
+    forwards = sum(row.forwards for row in good)
+    rounds = sum(row.rounds for row in good)
+    round_tokens = sum(row.round_tokens for row in good)
+    seconds = _duration(good)
+    in_time = sum(
+        metrics.within_limits(r["ttft_ms"], r["tpot_ms"], *limits_ms)
+        for r in records
+        if r["ttft_ms"] is not None
+    )
+    spread = _distributions(good, records)
+    return {
+        "method": cell.method,
+        "block_size": cell.block_size,
+        "concurrency": cell.concurrency,
+        "requests": len(measured),
+        "failed": len(measured) - len(good),
+        "output_tokens": tokens,
+        "seconds": seconds,
+        "tps": metrics.ratio(tokens, seconds),
+        "tps_steady": _steady(good, cell.concurrency),
+        "tps_per_request": spread["tps_per_request"]["mean"],
+        "requests_per_s": metrics.ratio(len(good), seconds),
+        "goodput": None if limits_ms == (None, None) else metrics.ratio(in_time, seconds),
+        "tau": metrics.tau(round_tokens, forwards),
+        "tpf": metrics.tpf(round_tokens, forwards),
+        "tpf_with_prefill": metrics.tpf_with_prefill(tokens, forwards, len(good)),
+        "accepted_length": metrics.accepted_length(round_tokens, rounds),
+        "reuse": metrics.reuse(sum(row.reused for row in good), rounds),
+        "rounds": rounds,
+        "forwards": forwards,
+        "ttft_ms": spread["ttft_ms"]["p50"],
+        "tpot_ms": spread["tpot_ms"]["p50"],
+        "e2e_ms": spread["e2e_ms"]["p50"],
+        "host_share": host_share,
+        "lossless": verdict_of(measured),
+        "lossless_counts": _counts(measured),
+        "clock": clock,
+        "distributions": spread,
+    }
+
+
+def _duration(rows: Sequence[RequestRow]) -> float:
+    ends = [row.end_s for row in rows if row.end_s is not None]
+    return max(ends) - min(row.arrival_s for row in rows) if ends else 0.0
+
+
+def _steady(rows: Sequence[RequestRow], concurrency: int) -> float | None:
+    firsts = [row.first_s for row in rows if row.first_s is not None]
+    window = metrics.steady_window([row.arrival_s for row in rows], firsts, concurrency)
+    if window is None:
+        return None
+    times = np.array([t for row in rows for t in row.chunk_s], dtype=np.float64)
+    counts = np.array([n for row in rows for n in row.chunk_tokens], dtype=np.int64)
+    return metrics.ratio(metrics.tokens_between(times, counts, window), window[1] - window[0])
+
+
+def _distributions(
+    rows: Sequence[RequestRow], records: Sequence[dict[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Percentiles with sample counts, per request or per chunk or token."""
+    speeds = [
+        row.output_tokens / (row.end_s - row.arrival_s)
+        for row in rows
+        if row.end_s is not None and row.end_s > row.arrival_s
+    ]
+    spread = {"tps_per_request": metrics.summary(speeds)}
+    for name in ("ttft_ms", "tpot_ms", "e2e_ms"):
+        spread[name] = metrics.summary([r[name] for r in records if r[name] is not None])
+    empty = [np.empty(0)]
+    by_chunk = [metrics.chunk_gaps_ms(row.chunk_s) for row in rows] or empty
+    by_token = [metrics.token_gaps_ms(row.chunk_s, row.chunk_tokens) for row in rows] or empty
+    spread["itl_chunk_ms"] = metrics.summary(np.concatenate(by_chunk))
+    spread["itl_token_ms"] = metrics.summary(np.concatenate(by_token))
+    sizes = [float(n) for row in rows for n in row.chunk_tokens[1:]]
+    spread["chunk_tokens"] = metrics.summary(sizes)
+    return spread
+
+
+def _counts(rows: Sequence[RequestRow]) -> dict[str, int]:
+    words = ("exact", "near-tie", "different")
+    return {word: sum(row.lossless == word for row in rows) for word in words}
