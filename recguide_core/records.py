@@ -41,6 +41,8 @@ class RowKind(IntEnum):
     VERIFY = 1
     DRAFT = 2
     BRANCH = 3
+    DRAFTER = 4
+    """Runs through the drafter model, not through the target."""
 
 
 class BranchKind(IntEnum):
@@ -63,6 +65,8 @@ class Act(IntEnum):
     DRAFT = 1
     VERIFY = 2
     """Verify a prepared draft; width 1 without a draft is one plain AR step."""
+    DRAFTER = 3
+    """Draft with a separate drafter model (DFlash) instead of the target's own rows."""
 
 
 class Origin(IntEnum):
@@ -381,7 +385,7 @@ class StepShape:
     """Size of one forward, as the cost table knows it.
 
     Attributes:
-        kind: prefill | ar | draft | verify | fused | mixed.
+        kind: prefill | ar | draft | verify | fused | mixed | drafter (the second model's).
         requests: requests with rows in the forward.
         query_tokens: packed tokens; `kv_tokens`: committed prefix tokens read, summed.
         block_size: largest block in the forward; `branches`: branch rows in it.

@@ -20,7 +20,7 @@ from recguide_core.engine.clock import Clock, WallClock
 from recguide_core.engine.events import Counters, Event, Observer, RoundView
 from recguide_core.engine.planners import Planner
 from recguide_core.engine.readings import Executor, ReadoutNeeds, StepReadings
-from recguide_core.engine.rows import PackedStep, PrefillChunk, build_rows, pack, shape_of
+from recguide_core.engine.rows import PackedStep, PrefillChunk, build_rows, pack, shapes_of
 from recguide_core.engine.scheduler import Live, Scheduler
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.engine.settle import (
@@ -169,9 +169,10 @@ class EngineCore:
         for slot, count in zip(step.slots.tolist(), np.diff(step.offset).tolist(), strict=True):
             self.pages.begin(slot, count)
         readings = self.executor.execute(step, self.needs)
-        shape = shape_of(step)
-        self.clock.charge(shape)
-        self.counters.count(shape)
+        for shape in shapes_of(step):
+            self.clock.charge(shape)
+            self.counters.count(shape)
+        self.counters.steps += 1
         events += self._settle(plan, step, readings)
         self.counters.step_seconds += time.perf_counter() - began
         return events
@@ -217,7 +218,8 @@ class EngineCore:
         if len(outcome.who):
             last = verified.tokens[np.arange(len(outcome.who)), outcome.matched]
             set_seed(table, outcome.who, last)
-        for slot in plan.who[plan.act == Act.DRAFT].tolist():
+        drafting = (plan.act == Act.DRAFT) | (plan.act == Act.DRAFTER)
+        for slot in plan.who[drafting].tolist():
             self.pages.commit(slot, 0)
             self.scheduler.running[slot].forwards += 1
         self.counters.rounds += len(outcome.who)

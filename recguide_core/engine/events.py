@@ -74,7 +74,6 @@ class Counters:
     by_kind: dict[str, int] = field(default_factory=dict)
 
     def count(self, shape: StepShape) -> None:
-        """Add one step."""
-        self.steps += 1
+        """Add one forward."""
         self.query_tokens += shape.query_tokens
         self.by_kind[shape.kind] = self.by_kind.get(shape.kind, 0) + 1

@@ -71,7 +71,7 @@ class ArPlanner:
     """Plain autoregressive decoding: one causal token a forward."""
 
     name = "ar"
-    block_size = None
+    block_size: int | None = None
     max_in_flight = 1
     first_draft = 0
 
@@ -107,6 +107,8 @@ class LinearPlanner:
 
 METHODS = ("ar", "linear", "linear:recipe", "tidar", "dflash", "overlap", "adaptive", "recguide")
 TAKES_BLOCK = frozenset({"linear", "tidar", "dflash", "overlap"})
+"""Methods with a fixed block; the others have none or choose it."""
+NEEDS_GUIDANCE = frozenset({"adaptive", "recguide"})
 DEFAULT_BLOCK = 16
 
 

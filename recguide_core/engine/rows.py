@@ -7,7 +7,7 @@ visible intervals per token.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from recguide_core.records import (
     Rows,
     StepShape,
 )
+
+_KIND_OF = np.array([RowKind.VERIFY, RowKind.DRAFT, RowKind.VERIFY, RowKind.DRAFTER])
 
 
 def ragged_arange(lengths: IntArray) -> IntArray:
@@ -110,9 +112,11 @@ def build_rows(
     rows.request[here] = who
     rows.length[here] = plan.block[active]
     rows.start[here] = table.committed[who]
-    rows.bidirectional[here] = rows.adapter[here] = ~verify[active]
-    rows.commit[here] = verify[active]
-    rows.kind[here] = np.where(verify[active], RowKind.VERIFY, RowKind.DRAFT)
+    act = plan.act[active]
+    rows.bidirectional[here] = act != Act.VERIFY
+    rows.adapter[here] = act == Act.DRAFT
+    rows.commit[here] = act == Act.VERIFY
+    rows.kind[here] = _KIND_OF[act]
 
     owner, column = np.nonzero(used)
     branch_rows = main[owner] + 1 + column
@@ -247,8 +251,51 @@ def pack(
     )
 
 
+def split_drafter(step: PackedStep) -> tuple[PackedStep | None, PackedStep | None, BoolArray]:
+    """The target's part of a step, the drafter's part, and which readouts are the drafter's.
+
+    A request's rows go to one of the two models, so the parts share nothing.
+    """
+    drafter = step.rows.kind == RowKind.DRAFTER
+    counts = np.diff(step.read_start)
+    theirs = np.repeat(drafter, counts)
+    if not drafter.any():
+        return step, None, theirs
+    part = _take_rows(step, drafter)
+    return (None if drafter.all() else _take_rows(step, ~drafter)), part, theirs
+
+
+def _take_rows(step: PackedStep, kept: BoolArray) -> PackedStep:
+    rows = step.rows
+    place = np.cumsum(kept) - 1
+    columns = {
+        name: getattr(rows, name)[kept]
+        for name in Rows.__dataclass_fields__
+        if name not in ("tokens", "parent")
+    }
+    parent = rows.parent[kept]
+    prefix = np.zeros(int(rows.request.max()) + 1, np.int64)
+    prefix[step.slots] = step.prefix
+    chosen = Rows(
+        **columns,
+        parent=np.where(parent >= 0, place[parent], -1),
+        tokens=rows.tokens[np.repeat(kept, rows.length)],
+    )
+    return pack(chosen, prefix)
+
+
+def shapes_of(step: PackedStep) -> list[StepShape]:
+    """The forwards of a step as the cost table knows them: the target's, and the drafter's."""
+    target, drafter, _ = split_drafter(step)
+    out = [] if target is None else [shape_of(target)]
+    if drafter is not None:
+        shape = shape_of(drafter)
+        out.append(replace(shape, kind="drafter"))
+    return out
+
+
 def shape_of(step: PackedStep) -> StepShape:
-    """The forward as the cost table knows it."""
+    """One forward as the cost table knows it."""
     kinds = step.rows.kind
     branches = int((kinds == RowKind.BRANCH).sum())
     prefill = bool((kinds == RowKind.PREFILL).any())
@@ -284,5 +331,7 @@ __all__ = [
     "pack",
     "ragged_arange",
     "shape_of",
+    "shapes_of",
+    "split_drafter",
     "starts_of",
 ]

@@ -165,7 +165,7 @@ def take_over(
     readings: StepReadings,
 ) -> None:
     """Drafts of this step: fresh ones, and the branch that each verified request may reuse."""
-    fresh = np.flatnonzero(plan.act == Act.DRAFT)
+    fresh = np.flatnonzero((plan.act == Act.DRAFT) | (plan.act == Act.DRAFTER))
     hits = np.flatnonzero(outcome.hit >= 0)
     branch = outcome.hit[hits]
     entry = verified.entry[hits]
@@ -177,7 +177,7 @@ def take_over(
         block=np.concatenate((plan.block[fresh], outcome.hit_block[hits])),
         source=np.concatenate(
             (
-                np.full(len(fresh), Source.DRAFT),
+                np.where(plan.act[fresh] == Act.DRAFT, Source.DRAFT, Source.DRAFTER),
                 SOURCE_OF[plan.branch_kind[entry, branch]],
             )
         ),

@@ -1,0 +1,46 @@
+"""What calibration and tuning learned, in the form that planners use. No torch, no files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from recguide_core.policy.branch_table import BranchTable
+from recguide_core.policy.branches import DELTA, BranchRule
+from recguide_core.policy.cost import CostModel
+from recguide_core.policy.value import ValueTable
+
+PAPER_MENU = (8, 16, 32)
+FULL_MENU = (1, 4, 8, 16, 32)
+"""With plain AR and B = 4, which win where speculation is a loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guidance:
+    """Tables and knobs of the adaptive methods.
+
+    Attributes:
+        value: V_B(s, z); `cost`: T; `branches`: P(hit), None = branches can't be priced.
+        rho: rho_C by concurrency, tokens per ms; between entries it is read on a log scale.
+        menu: blocks to choose from.
+        rule: delta and how many branches may be proposed.
+        block: block of fixed-size overlap, as tuned for C = 1.
+        hashes: artefact name -> content hash, for the record of a run.
+    """
+
+    value: ValueTable
+    cost: CostModel
+    rho: Mapping[int, float]
+    branches: BranchTable | None = None
+    menu: Sequence[int] = FULL_MENU
+    rule: BranchRule = field(default_factory=lambda: BranchRule(DELTA))
+    block: int = 16
+    hashes: Mapping[str, str] = field(default_factory=dict)
+
+    def rho_at(self, load: int) -> float:
+        """rho_C, interpolated over log C and held constant outside the tuned range."""
+        loads = sorted(self.rho)
+        logs = np.log([max(c, 1) for c in loads])
+        return float(np.interp(np.log(max(load, 1)), logs, [self.rho[c] for c in loads]))
