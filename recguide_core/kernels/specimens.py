@@ -1,0 +1,314 @@
+"""Every kernel configuration that the launch table can ask for, as compiler inputs. Data only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from recguide_core.kernels import launch
+from recguide_core.records import MAX_BLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class Specimen:
+    """One kernel at one configuration.
+
+    Attributes:
+        name: unique, as the resource tables print it.
+        module, function: where the kernel lives.
+        signature: Triton types of the run-time arguments.
+        constants: values of the compile-time ones.
+        aligned: arguments that are multiples of 16 at run time.
+        tensor_core: must contain tensor-core instructions.
+        wide_loads: PTX pattern that must occur: the 16-byte loads of the bulk data.
+    """
+
+    name: str
+    module: str
+    function: str
+    signature: dict[str, str]
+    constants: dict[str, Any]
+    aligned: frozenset[str]
+    warps: int
+    stages: int = 2
+    tensor_core: bool = False
+    wide_loads: str | None = None
+
+
+_CP_ASYNC = r"cp\.async\.c[ag]\.shared\.global[^;]*0x10"
+_LOAD_128 = r"ld\.global(?:\.\w+(?:::\w+)*)*\.(?:v4\.(?:b32|u32|f32)|v2\.b64)"
+_EOS = dict.fromkeys(("eos_a", "eos_b", "eos_c", "eos_d"), "i32")
+
+
+def _attention(config: launch.AttentionConfig, D: int, group: int, page: int) -> Specimen:
+    data = dict.fromkeys(("q", "k_new", "v_new", "k_pool", "v_pool", "out"), "*bf16")
+    index = dict.fromkeys(("pages", "page_ptr", "vis", "items", "n_items"), "*i32")
+    strides = dict.fromkeys(
+        ("sq_t", "sq_h", "skn_t", "skn_h", "svn_t", "svn_h", "skp_t", "skp_h", "svp_t", "svp_h",
+         "so_t", "so_h"), "i32",
+    )  # fmt: skip
+    parts = {"part": "*fp32", "part_lse": "*fp32"}
+    rest = {"log2_scale": "fp32", "kv_heads": "i32"}
+    return Specimen(
+        name=f"attention_tiles D{D} G{group} page{page} {config.name}",
+        module="attention_triton",
+        function="attention_tiles",
+        signature={**data, **index, **strides, **parts, **rest},
+        constants={
+            "G": group,
+            "D": D,
+            "PAGE": page,
+            "BLOCK_M": config.block_m,
+            "BLOCK_N": config.block_n,
+            "STAGES": config.stages,
+            "EXACT": False,
+        },
+        aligned=frozenset({*data, *strides, *parts, "pages", "vis", "items"}),
+        warps=config.warps,
+        stages=config.stages,
+        tensor_core=True,
+        wide_loads=_CP_ASYNC,
+    )
+
+
+def _merge(config: launch.AttentionConfig, D: int, group: int) -> Specimen:
+    return Specimen(
+        name=f"attention_merge D{D} G{group} M{config.block_m}",
+        module="attention_triton",
+        function="attention_merge",
+        signature={
+            "part": "*fp32",
+            "part_lse": "*fp32",
+            "groups": "*i32",
+            "n_groups": "*i32",
+            "out": "*bf16",
+            "so_t": "i32",
+            "so_h": "i32",
+            "kv_heads": "i32",
+        },
+        constants={
+            "G": group,
+            "D": D,
+            "BLOCK_M": config.block_m,
+            "ROWS": config.merge_rows,
+            "EXACT": False,
+        },
+        aligned=frozenset({"part", "part_lse", "groups", "out", "so_t", "so_h"}),
+        warps=4,
+        wide_loads=_LOAD_128,
+    )
+
+
+def _planner(config: launch.AttentionConfig, group: int) -> Specimen:
+    pointers = ("q_ptr", "prefix", "items", "n_items", "groups", "n_groups")
+    numbers = ("requests", "slots", "kv_heads", "fixed_range", "cap_items", "cap_groups")
+    return Specimen(
+        name=f"plan_tiles G{group} M{config.block_m}",
+        module="tiles_triton",
+        function="plan_tiles",
+        signature={**dict.fromkeys(pointers, "*i32"), **dict.fromkeys(numbers, "i32")},
+        constants={
+            "G": group,
+            "BLOCK_M": config.block_m,
+            "BLOCK_N": config.block_n,
+            "R2": launch.MAX_REQUESTS,
+            "STEP": 32,
+        },
+        aligned=frozenset({"items", "groups"}),
+        warps=1,
+    )
+
+
+def _readout(dtype: str) -> list[Specimen]:
+    scan = Specimen(
+        name=f"readout_partials {dtype}",
+        module="readout_triton",
+        function="readout_partials",
+        signature={
+            "logits": f"*{dtype}",
+            "part_f": "*fp32",
+            "part_i": "*i32",
+            "V": "i32",
+            "stride": "i32",
+            "chunk": "i32",
+            "splits": "i32",
+            "mask_id": "i32",
+            **_EOS,
+        },
+        constants={"BLOCK": launch.READOUT.block},
+        aligned=frozenset({"logits", "part_f", "part_i", "stride", "chunk", "V"}),
+        warps=launch.READOUT.warps,
+        wide_loads=_LOAD_128,
+    )
+    join = Specimen(
+        name=f"readout_merge {dtype}",
+        module="readout_triton",
+        function="readout_merge",
+        signature={
+            "logits": f"*{dtype}",
+            "stride": "i32",
+            "part_f": "*fp32",
+            "part_i": "*i32",
+            "ids": "*i32",
+            "stats": "*fp32",
+            "splits": "i32",
+            **_EOS,
+        },
+        constants={"SPLITS2": launch.MAX_SPLITS},
+        aligned=frozenset({"logits", "part_f", "part_i", "ids", "stats", "stride"}),
+        warps=1,
+    )
+    return [scan, join]
+
+
+_STATE = (
+    "live", "has_draft", "committed", "seed", "remaining", "room", "draft_block", "draft", "alt",
+    "margin", "confidence", "e1", "e2", "prev_block", "prev_full", "rounds", "reused",
+)  # fmt: skip
+_FLOATS = {"margin", "confidence", "e1", "e2", "stats", "out_entropy"}
+
+
+def _pointers(*names: str) -> dict[str, str]:
+    return {n: "*fp32" if n in _FLOATS else "*i32" for n in names}
+
+
+def _round() -> list[Specimen]:
+    plan = ("act", "block", "kind", "parent", "branch_alt", "branch_block")
+    rows = ("ids", "pos", "vis", "adapter", "commit", "request", "q_ptr")
+    outs = ("out_tokens", "out_count", "out_matched", "out_hit", "out_width", "out_finished",
+            "out_entropy")  # fmt: skip
+    settle = Specimen(
+        name="settle_rounds",
+        module="settle_triton",
+        function="settle_rounds",
+        signature={
+            **_pointers(*_STATE, *plan, "q_ptr", "ids", "stats", *outs),
+            **_EOS,
+            "decisions": "i32",
+            "K": "i32",
+        },
+        constants={"MAX_B": MAX_BLOCK},
+        aligned=frozenset(),
+        warps=1,
+    )
+    assemble = Specimen(
+        name="assemble_rows",
+        module="assemble_triton",
+        function="assemble_rows",
+        signature={
+            **_pointers("live", "committed", "seed", "draft", "act", "block", "kind", "parent"),
+            **_pointers("alt", "branch_block", *rows),
+            **dict.fromkeys(("slots", "capacity", "mask_id", "K"), "i32"),
+        },
+        constants={"MAX_B": MAX_BLOCK, "N2": launch.MAX_REQUESTS, "STEP": 128},
+        aligned=frozenset({"vis"}),
+        warps=1,
+    )
+    choose = Specimen(
+        name="choose_acts",
+        module="choose_triton",
+        function="choose_acts",
+        signature={
+            **_pointers("live", "has_draft", "draft_block", "remaining", "room", "margin", "alt"),
+            **_pointers("target", *plan),
+            "delta": "fp32",
+            **dict.fromkeys(("corrections", "continuation", "tidar", "K"), "i32"),
+        },
+        constants={"MAX_B": MAX_BLOCK},
+        aligned=frozenset(),
+        warps=1,
+    )
+    return [settle, assemble, choose]
+
+
+def _rope(D: int, page: int) -> Specimen:
+    data = dict.fromkeys(("qkv", "k_pool", "v_pool"), "*bf16")
+    floats = dict.fromkeys(("cos", "sin", "heat"), "*fp32")
+    index = dict.fromkeys(("pos", "request", "commit", "pages", "page_ptr"), "*i32")
+    strides = dict.fromkeys(("s_qkv", "s_cos", "skp_t", "skp_h", "svp_t", "svp_h"), "i32")
+    return Specimen(
+        name=f"rotate_and_store D{D} page{page}",
+        module="rope_triton",
+        function="rotate_and_store",
+        signature={**data, **floats, **index, **strides, "heads": "i32", "kv_heads": "i32"},
+        constants={"HALF": D // 2, "PAGE": page, "BLOCK_H": 8, "EXACT": False},
+        aligned=frozenset({*data, *strides, "cos", "sin"}),
+        warps=2,
+        wide_loads=_LOAD_128,
+    )
+
+
+def _lora(rank: int) -> list[Specimen]:
+    config = launch.LORA
+    shrink = Specimen(
+        name=f"lora_shrink r{rank}",
+        module="lora_triton",
+        function="lora_shrink",
+        signature={
+            "x": "*bf16",
+            "down": "*bf16",
+            "adapter": "*i32",
+            "part": "*fp32",
+            "T": "i32",
+            "K_part": "i32",
+            "s_x": "i32",
+            "s_down": "i32",
+        },
+        constants={
+            "RANK": rank,
+            "BLOCK_M": config.block_m,
+            "BLOCK_K": config.block_k,
+            "EXACT": False,
+        },
+        aligned=frozenset({"x", "down", "part", "K_part", "s_x", "s_down"}),
+        warps=config.warps,
+        stages=3,
+        tensor_core=True,
+        wide_loads=_CP_ASYNC,
+    )
+    expand = Specimen(
+        name=f"lora_expand r{rank}",
+        module="lora_triton",
+        function="lora_expand",
+        signature={
+            "out": "*bf16",
+            "part": "*fp32",
+            "up": "*bf16",
+            "adapter": "*i32",
+            "T": "i32",
+            "splits": "i32",
+            "s_out": "i32",
+            "s_up": "i32",
+        },
+        constants={
+            "RANK": rank,
+            "BLOCK_M": config.block_m,
+            "BLOCK_N": config.block_n,
+            "EXACT": False,
+        },
+        aligned=frozenset({"out", "part", "up", "s_out", "s_up"}),
+        warps=config.warps,
+        tensor_core=True,
+        wide_loads=_LOAD_128,
+    )
+    return [shrink, expand]
+
+
+def specimens() -> Iterator[Specimen]:
+    """Everything that the launch table can ask for, most demanding first."""
+    for D, group in launch.SHAPES:
+        for page in launch.PAGE_SIZES:
+            for config in reversed(launch.ATTENTION_CONFIGS):
+                yield _attention(config, D, group, page)
+        for config in launch.ATTENTION_CONFIGS:
+            yield _merge(config, D, group)
+            yield _planner(config, group)
+    for dtype in ("bf16", "fp32"):
+        yield from _readout(dtype)
+    yield from _round()
+    for D, _group in launch.SHAPES:
+        for page in launch.PAGE_SIZES:
+            yield _rope(D, page)
+    for rank in launch.LORA_RANKS:
+        yield from _lora(rank)

@@ -1,0 +1,6 @@
+"""Makes the shared helpers of this folder importable, also in the subprocesses."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
