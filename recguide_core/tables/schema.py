@@ -1,7 +1,7 @@
 """Columns and provenance of every Arrow table that crosses a border.
 
-Three kinds of table: `cost` (time of a forward), `value` (expected accepted length V_B by
-signal) and `trace` (what each calibration round did). Knows names, types and ranges; not files.
+Kinds of table: `cost` (time of a forward), `value` (expected accepted length V_B by signal),
+`branch` (hit rate of prospective branches) and `trace` (what each calibration round did). Knows names, types and ranges; not files.
 """
 
 from __future__ import annotations
@@ -111,7 +111,23 @@ TRACE = Schema(
     key=("data", "request", "round", "block_size"),
 )
 
-SCHEMAS: Mapping[str, Schema] = {s.kind: s for s in (COST, VALUE, TRACE)}
+BRANCH = Schema(
+    "branch",
+    {
+        "delta": Column("float64", low=0.0, high=1.0),
+        "block_size": Column("int64", low=2),
+        "kind": Column("int64", low=0, high=1),
+        "rank": Column("int64", low=0, high=2),
+        "bin_lo": Column("float64", low=0.0, high=1.0),
+        "bin_hi": Column("float64", low=0.0, high=1.0),
+        "hit_rate": Column("float64", low=0.0, high=1.0),
+        "count": Column("int64", low=0),
+    },
+    (*_COMMON, "data", "requests", "rounds"),
+    key=("delta", "block_size", "kind", "rank", "bin_lo"),
+)
+
+SCHEMAS: Mapping[str, Schema] = {s.kind: s for s in (COST, VALUE, TRACE, BRANCH)}
 
 
 def validate(kind: str, columns: Columns, provenance: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ SUFFIX = {
     "cost": ".cost.arrow",
     "value": ".value.arrow",
     "trace": ".trace.arrow",
+    "branch": ".branch.arrow",
     "acceptance": ".acceptance.json",
     "policy": ".policy.json",
 }
