@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import typer
     from rich.console import Console, RenderableType
 
+PLAIN_WIDTH = 120
 ORIGINS = {"COMMANDLINE": "flag", "ENVIRONMENT": "environment", "DEFAULT": "default"}
 
 
@@ -22,7 +23,11 @@ def stderr() -> Console:
     """The console of the human view; made per call so that a redirected stderr is honoured."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    view = Console(stderr=True, highlight=False)
+    if not view.is_terminal:
+        # A file or pipe has no width of its own; tables need room.
+        view.width = PLAIN_WIDTH
+    return view
 
 
 def out(text: str) -> None:
@@ -70,9 +75,7 @@ def show_error(cause: str, remedy: str) -> None:
     view.print(Panel(text, title="Error", title_align="left", border_style="red"))
 
 
-def table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1
-) -> None:
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> None:
     """A table of the human view; the first `left` columns are left-aligned, the others right."""
     from rich.table import Table
     from rich.text import Text

@@ -21,12 +21,12 @@ COLUMNS = (
     "method",
     "B",
     "C",
-    "tokens/s",
-    "per request",
+    "tok/s",
+    "a request",
     "x AR",
     "tau",
     "TPF",
-    "accepted",
+    "A",
     "TTFT ms",
     "TPOT ms",
     "host",
@@ -137,8 +137,8 @@ def _cells(row: dict[str, Any], baseline: dict[int, float | None]) -> list[str]:
 
 def _remarks(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> list[str]:
     remarks = [
-        "tokens/s: output of the whole run; per request: mean over requests; tau: tokens per two "
-        "forwards; TPF: tokens per decode forward; text: against plain AR."
+        "tok/s: output of the whole run, and the mean of single requests; tau: tokens per two "
+        "forwards; TPF: per decode forward; A: accepted length; text: against plain AR."
     ]
     failed = sum(row["failed"] for row in rows)
     if failed:

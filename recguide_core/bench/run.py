@@ -105,7 +105,7 @@ def _prepare(
     watcher: Watcher,
     origins: dict[str, str],
 ) -> tuple[_Bench, dict[str, Any]]:
-    from recguide_core.bench.target import ModelRenders
+    from recguide_core.bench.target import ModelRenders, threads_in_use
     from recguide_core.model.registry import load_model
 
     model = load_model(config.model, device=config.device, dtype=config.dtype)
@@ -129,6 +129,7 @@ def _prepare(
         "template_hash": template_hash(loaded.datasets, config.template),
         "data": _data_record(loaded, jobs),
         "prefix_cache": False,
+        "threads": config.threads or threads_in_use(),
         "versions": inventory.provenance(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }

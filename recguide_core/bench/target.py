@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 from recguide_core.bench.config import REFERENCE_BATCH, BenchConfig, Cell
 from recguide_core.bench.load import Job, TokenEvent
 from recguide_core.engine.engine import Engine
-from recguide_core.engine.planners import make_planner
+from recguide_core.engine.methods import make_planner
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.errors import DataError
 from recguide_core.model.registry import LoadedModel
@@ -18,6 +20,11 @@ BEST_TOKENS = 8
 """Alternatives read at a place where two texts part."""
 REPLAYED_STEPS = 64
 """Steps whose forwards are run again to find the host's share."""
+
+
+def threads_in_use() -> int:
+    """CPU threads of torch."""
+    return torch.get_num_threads()
 
 
 class ModelRenders:

@@ -1,0 +1,60 @@
+"""Settings of a run: what they expand to, and what is refused."""
+
+import pytest
+
+from recguide_core.bench.config import BenchConfig, Cell
+from recguide_core.errors import UsageError
+
+
+def test_block_sizes_multiply_only_methods_that_take_one():
+    config = BenchConfig(
+        methods=("ar", "linear", "recguide"), block_sizes=(4, 16), concurrency=(1,)
+    )
+    assert config.cells() == [
+        Cell("ar", None, 1),
+        Cell("linear", 4, 1),
+        Cell("linear", 16, 1),
+        Cell("recguide", None, 1),
+    ]
+
+
+def test_cell_keys_are_unique():
+    config = BenchConfig(
+        methods=("ar", "linear", "linear:recipe"), block_sizes=(8, 16), concurrency=(1, 2)
+    )
+    keys = [cell.key for cell in config.cells()]
+    assert len(set(keys)) == len(keys) == 8
+
+
+def test_requests_grow_with_the_load():
+    config = BenchConfig()
+    assert config.requests_for(Cell("ar", None, 1)) == 32
+    assert config.requests_for(Cell("ar", None, 128)) == 256
+    assert BenchConfig(requests=5).requests_for(Cell("ar", None, 128)) == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        ({"methods": ("linaer",)}, "linaer"),
+        ({"methods": ()}, "--methods is empty"),
+        ({"methods": ("ar", "ar")}, "names ar twice"),
+        ({"block_sizes": (0,)}, "--block-size 0"),
+        ({"block_sizes": (33,)}, "--block-size 33"),
+        ({"block_sizes": (-4,)}, "--block-size -4"),
+        ({"concurrency": (0,)}, "--concurrency is 0"),
+        ({"concurrency": (2, 2)}, "names 2 twice"),
+        ({"requests": 0}, "--requests is 0"),
+        ({"max_tokens": -1}, "--max-tokens is -1"),
+        ({"kv_tokens": 0}, "--kv-tokens is 0"),
+        ({"seed": -1}, "--seed is -1"),
+        ({"warmup": -1}, "--warmup is -1"),
+        ({"prefill_chunk": 0}, "--prefill-chunk is 0"),
+        ({"template": "fancy"}, "fancy"),
+    ],
+)
+def test_impossible_settings_are_refused(change, cause):
+    with pytest.raises(UsageError) as caught:
+        BenchConfig(**change)
+    assert cause in caught.value.cause
+    assert caught.value.remedy
