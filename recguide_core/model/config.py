@@ -98,6 +98,9 @@ def _rope(raw: Mapping[str, Any]) -> RopeConfig:
     values.setdefault("original_max_positions", raw.get("max_position_embeddings", 16384))
     if kind == "yarn" and "factor" not in values:
         values["factor"] = raw["max_position_embeddings"] / values["original_max_positions"]
+    if kind == "yarn":
+        # Absent is not 1: without both of them the attention factor comes from `factor` alone.
+        values = {"mscale": 0.0, "mscale_all_dim": 0.0} | values
     values["original_max_positions"] = int(values["original_max_positions"])
     return RopeConfig(kind=kind, theta=float(theta), **values)
 
