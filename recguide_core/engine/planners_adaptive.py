@@ -184,8 +184,8 @@ class RecGuidePlanner(AdaptivePlanner):
                 int(table.committed[plan.who[active]].sum()),
             )
         grids = proposal.plan_grids()
-        plan.branch_kind[entry], plan.branch_parent[entry] = grids[0].T, grids[1].T
-        plan.branch_alt[entry], plan.branch_block[entry] = grids[2].T, grids[3].T
+        plan.branch_kind[entry], plan.branch_parent[entry] = grids[0], grids[1]
+        plan.branch_alt[entry], plan.branch_block[entry] = grids[2], grids[3]
 
     def _next_block(
         self, table: RequestTable, who: IntArray, width: IntArray, load: int, full: bool

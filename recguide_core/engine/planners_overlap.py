@@ -48,8 +48,8 @@ def add_branches(plan: Plan, table: RequestTable, rule: BranchRule) -> None:
         table.room[who],
         rule,
     ).plan_grids()
-    plan.branch_kind[entry], plan.branch_parent[entry] = grids[0].T, grids[1].T
-    plan.branch_alt[entry], plan.branch_block[entry] = grids[2].T, grids[3].T
+    plan.branch_kind[entry], plan.branch_parent[entry] = grids[0], grids[1]
+    plan.branch_alt[entry], plan.branch_block[entry] = grids[2], grids[3]
 
 
 class TidarPlanner:
