@@ -1,7 +1,8 @@
 """Columns and provenance of every Arrow table that crosses a border.
 
 Kinds of table: `cost` (time of a forward), `value` (expected accepted length V_B by signal),
-`branch` (hit rate of prospective branches) and `trace` (what each calibration round did). Knows names, types and ranges; not files.
+`branch` (hit rate of prospective branches) and `trace` (what each calibration round did). Knows
+names, types and ranges; not files.
 """
 
 from __future__ import annotations
