@@ -102,20 +102,25 @@ class RunLaw:
         return np.asarray(counts / counts.sum(1, keepdims=True))
 
     def sample(self, rng: np.random.Generator, texts: int, tokens: int) -> npt.NDArray[np.int64]:
-        """R left at every position of sampled texts, int64 [texts, tokens]."""
-        left = np.zeros((texts, tokens), np.int64)
+        """R left at every position of sampled texts, int64 [texts, tokens].
+
+        Texts begin anywhere in a long stream, as answers do, not at the start of a run.
+        """
+        total = tokens + 2 * LONGEST
         cumulative = np.cumsum(self.lengths(), axis=1)
         chain = np.cumsum(self.chain, axis=1)
         state = _draw(np.cumsum(stationary(self.chain))[None].repeat(texts, 0), rng)
-        at = np.zeros(texts, np.int64)
-        column = np.arange(tokens)
-        while (at < tokens).any():
-            run = _draw(cumulative[state], rng)
-            inside = (column >= at[:, None]) & (column < (at + run)[:, None])
-            left = np.where(inside, (at + run)[:, None] - column, left)
-            at = at + run
+        spot = np.zeros((texts, total), np.int64)
+        at, rows = np.zeros(texts, np.int64), np.arange(texts)
+        while (at < total).any():
+            spot[rows[at < total], at[at < total]] = at[at < total]
+            at = at + _draw(cumulative[state], rng)
             state = _draw(chain[state], rng)
-        return left
+        # The next spot behind each position, looking back from the end.
+        later = np.where(spot > 0, spot, total + LONGEST)[:, ::-1]
+        following = np.minimum.accumulate(later, axis=1)[:, ::-1]
+        kept = slice(LONGEST, LONGEST + tokens)
+        return np.asarray(following[:, kept.start + 1 : kept.stop + 1] - np.arange(total)[kept])
 
 
 def rounds_of(length: npt.ArrayLike, block: int) -> npt.NDArray[np.int64]:
