@@ -23,14 +23,15 @@ KINDS = ("prefill", "ar", "draft", "verify", "fused", "mixed")
 """Kinds of forward of the cost table; `Shapes.kind` holds indices into this."""
 PREFILL, AR, DRAFT, VERIFY, FUSED, MIXED = range(len(KINDS))
 
-# A forward of a kind that was never timed costs like its nearest relative.
-_RELATIVES = {
-    PREFILL: (VERIFY, DRAFT, MIXED),
-    AR: (VERIFY, DRAFT, MIXED),
-    DRAFT: (VERIFY, MIXED),
-    VERIFY: (DRAFT, MIXED),
-    FUSED: (MIXED, VERIFY, DRAFT),
-    MIXED: (FUSED, VERIFY, DRAFT),
+# What a kind is priced by: its own rows, else those of its nearest relatives. Forwards that carry
+# rows of several kinds are priced by their tokens, whatever these were timed in.
+_PRICED_BY = {
+    PREFILL: ((PREFILL,), (VERIFY, DRAFT)),
+    AR: ((AR,), (VERIFY, DRAFT)),
+    DRAFT: ((DRAFT,), (VERIFY,)),
+    VERIFY: ((VERIFY,), (DRAFT,)),
+    FUSED: ((AR, DRAFT, VERIFY, FUSED, MIXED),),
+    MIXED: ((AR, DRAFT, VERIFY, FUSED, MIXED),),
 }
 
 
@@ -135,11 +136,13 @@ class InterpolatedCost:
             np.asarray(columns[name], np.float64)
             for name in ("requests", "query_tokens", "kv_tokens", "mean_ms")
         )
-        timed = {
-            int(k): _grid(*(c[kind == k] for c in (requests, tokens, kv, ms)))
-            for k in np.unique(kind)
-        }
-        self._grids = [_nearest(timed, k) for k in range(len(KINDS))]
+        if not len(kind):
+            raise ValueError("a cost table without rows has no prices")
+        self._grids = []
+        for k in range(len(KINDS)):
+            choices = (np.isin(kind, group) for group in _PRICED_BY[k])
+            rows = next((at for at in choices if at.any()), np.ones(len(kind), bool))
+            self._grids.append(_grid(*(c[rows] for c in (requests, tokens, kv, ms))))
 
     def ms(self, shapes: Shapes) -> Milliseconds:
         out = np.empty(len(shapes.kind))
@@ -149,13 +152,6 @@ class InterpolatedCost:
             at = shapes.kind == k
             out[at] = _read(self._grids[k], n[at], width[at], shapes.kv_tokens[at])
         return out
-
-
-def _nearest(timed: Mapping[int, _Grid], kind: int) -> _Grid:
-    for k in (kind, *_RELATIVES[kind], *timed):
-        if k in timed:
-            return timed[k]
-    raise ValueError("a cost table without rows has no prices")
 
 
 def _grid(

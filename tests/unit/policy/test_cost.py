@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from recguide_core.policy import cost
 from recguide_core.policy.allocate import bucketed_prices, ragged_prices
 from recguide_core.policy.cost import (
+    AR,
     DRAFT,
     FUSED,
     VERIFY,
@@ -62,8 +63,23 @@ def test_between_and_beyond_timed_shapes() -> None:
 def test_kinds_that_were_not_timed_use_their_relatives() -> None:
     model = timed()
     fused = Shapes.of([StepShape("fused", 4, 64, 0, 16, 1)])
-    assert model.ms(fused) == pytest.approx([8.0])
+    assert model.ms(fused) == pytest.approx([8.5])  # mean of draft and verify at that shape
     assert fused.kind[0] == FUSED
+    assert model.ms(Shapes.uniform(AR, 4, 1, 0)) == pytest.approx([4.0])
+
+
+def test_mixed_forwards_are_priced_by_their_tokens() -> None:
+    model = InterpolatedCost(
+        {
+            "kind": ["ar", "verify", "fused"],
+            "requests": [1, 1, 1],
+            "query_tokens": [1, 8, 16],
+            "kv_tokens": [0, 0, 0],
+            "mean_ms": [1.0, 2.0, 4.0],
+        }
+    )
+    mixed = Shapes.of([StepShape("mixed", 1, q, 0, 8, 0) for q in (1, 8, 12, 16)])
+    assert model.ms(mixed) == pytest.approx([1.0, 2.0, 3.0, 4.0])
 
 
 def test_kv_slope_comes_from_rows_that_differ_in_kv_only() -> None:
