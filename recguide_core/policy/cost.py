@@ -26,8 +26,8 @@ PREFILL, AR, DRAFT, VERIFY, FUSED, MIXED = range(len(KINDS))
 # What a kind is priced by: its own rows, else those of its nearest relatives. Forwards that carry
 # rows of several kinds are priced by their tokens, whatever these were timed in.
 _PRICED_BY = {
-    PREFILL: ((PREFILL,), (VERIFY, DRAFT)),
-    AR: ((AR,), (VERIFY, DRAFT)),
+    PREFILL: ((PREFILL,), (VERIFY,), (DRAFT,)),
+    AR: ((AR,), (VERIFY,), (DRAFT,)),
     DRAFT: ((DRAFT,), (VERIFY,)),
     VERIFY: ((VERIFY,), (DRAFT,)),
     FUSED: ((AR, DRAFT, VERIFY, FUSED, MIXED),),
