@@ -13,13 +13,17 @@ import torch
 
 from recguide_core.kernels.sampling_torch import FILTERED, SamplingRows, perturb
 
+_CHOOSABLE = -1e20
+"""Scores below it are `FILTERED` ones, divided by any temperature."""
+
 
 @dataclass(slots=True)
 class Readings:
     """What the engine needs of Q readouts.
 
     Attributes:
-        token: chosen token; `alt`: best token other than it, MASK and EOS. int64 [Q].
+        token: chosen token; `alt`: best token other than it, MASK and EOS, -1 when the filters of
+            a sampling row leave none. int64 [Q].
         confidence: p1; `margin`: p1 - p2, MASK removed, EOS kept. float32 [Q].
         entropy: of the model's distribution without MASK, nats, float32 [Q].
             NaN marks a row with NaN or infinite logits.
@@ -63,6 +67,7 @@ def read_out(
     for eos in eos_ids:
         scores[:, eos] = FILTERED
     alt = torch.where(is_any(alt, eos_ids), scores.argmax(-1, keepdim=True), alt)
+    alt = torch.where(scores.gather(1, alt) < _CHOOSABLE, -1, alt)
     confidence = torch.exp(first.squeeze(1) - total)
     margin = confidence - torch.exp(second.squeeze(1) - total)
     return Readings(token.squeeze(1), alt.squeeze(1), confidence, margin, entropy)

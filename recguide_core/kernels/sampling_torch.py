@@ -47,7 +47,8 @@ def uniform_noise(seed: torch.Tensor, position: torch.Tensor, vocab: int) -> tor
     key = _mix((key + position * 0x85EBCA6B) & _MASK32)
     ids = torch.arange(vocab, device=seed.device, dtype=torch.int64)
     bits = _mix(_mix((ids * 0x9E3779B1) & _MASK32).unsqueeze(0) ^ key.unsqueeze(1))
-    return ((bits >> 8).float() + 0.5) * 2.0**-24
+    # 23 bits: with 24 the half no longer fits float32, 1 comes out, and its noise is infinite.
+    return ((bits >> 9).float() + 0.5) * 2.0**-23
 
 
 def gumbel_noise(seed: torch.Tensor, position: torch.Tensor, vocab: int) -> torch.Tensor:
@@ -68,7 +69,9 @@ def filter_scores(scores: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     probability = ordered.softmax(-1)
     before = probability.cumsum(-1) - probability
     rank = torch.arange(scores.shape[-1], device=scores.device)
-    keep = (rank < top_k.unsqueeze(1)) & (before < rows.top_p.unsqueeze(1))
+    top_p = rows.top_p.unsqueeze(1)
+    # A rounded sum can reach 1 before the tail; a row without top-p keeps all of it, as alone.
+    keep = (rank < top_k.unsqueeze(1)) & ((before < top_p) | (top_p >= 1))
     keep &= probability >= rows.min_p.unsqueeze(1) * probability[:, :1]
     keep[:, 0] = True
     kept = torch.zeros_like(keep).scatter_(1, order, keep)

@@ -16,12 +16,25 @@ from dense import dense_logits
 from packed import commit_prompt, make_pool, run_rows
 
 from recguide_core.model.config import config_from_dict
-from recguide_core.model.registry import load_model, published_config as geometry
+from recguide_core.model.registry import load_model
+from recguide_core.model.registry import published_config as geometry
 from recguide_core.model.rope import attention_factor, inverse_frequencies
 from recguide_core.records import Row
 
 TOLERANCE = 1e-4
 SIZES = ("3b", "8b", "14b")
+CARRIED = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "rms_norm_eps",
+    "max_position_embeddings",
+    "tie_word_embeddings",
+)
 
 
 def ministral(config: dict, tensors: dict):
@@ -30,11 +43,18 @@ def ministral(config: dict, tensors: dict):
     theirs = transformers.Ministral3Config(
         **{
             key: config[key]
-            for key in (
-                "vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads "
-                "num_key_value_heads head_dim rms_norm_eps max_position_embeddings "
-                "tie_word_embeddings"
-            ).split()
+            for key in [
+                "vocab_size",
+                "hidden_size",
+                "intermediate_size",
+                "num_hidden_layers",
+                "num_attention_heads",
+                "num_key_value_heads",
+                "head_dim",
+                "rms_norm_eps",
+                "max_position_embeddings",
+                "tie_word_embeddings",
+            ]
         },
         rope_parameters=dict(config["rope_parameters"]),
         pad_token_id=0,
