@@ -14,21 +14,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from recguide_core.engine import emit
 from recguide_core.engine.batching import Batching
+from recguide_core.engine.build import build_rows
 from recguide_core.engine.clock import Clock, WallClock
 from recguide_core.engine.events import Counters, Event, Observer, RoundView
+from recguide_core.engine.ledger import Ledger
 from recguide_core.engine.planners import Planner
-from recguide_core.engine.readings import Executor, ReadoutNeeds, StepReadings
-from recguide_core.engine.rows import PackedStep, PrefillChunk, build_rows, pack, shapes_of
-from recguide_core.engine.scheduler import Live, Scheduler
+from recguide_core.engine.readings import Executor, StepReadings
+from recguide_core.engine.rows import PackedStep, pack, shapes_of
+from recguide_core.engine.scheduler import Scheduler
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.engine.settle import (
-    Verified,
     advance,
     judge,
     set_seed,
-    take_drafts,
     take_over,
 )
 from recguide_core.errors import UsageError
@@ -36,10 +35,7 @@ from recguide_core.pages import PageTable
 from recguide_core.records import (
     Act,
     Finish,
-    Finished,
     IntArray,
-    Origin,
-    Outcome,
     Plan,
     Request,
     RequestTable,
@@ -78,10 +74,9 @@ class EngineCore:
         self.table = RequestTable.sized(settings.slots)
         self.scheduler = Scheduler(settings, self.table, pages, context)
         self.batching = Batching(settings)
-        self.needs = ReadoutNeeds()
+        self.ledger = Ledger(self.table, self.scheduler, eos_ids)
         self.counters = Counters()
         self.observers: list[Observer] = []
-        self._by_key: dict[str, Live] = {}
         self._ended: list[Event] = []
 
     # -- requests ---------------------------------------------------------------------------
@@ -109,16 +104,14 @@ class EngineCore:
         self._check(request)
         room = self.context - len(request.prompt)
         request.max_tokens = min(request.max_tokens, room)
-        live = Live(request, np.asarray(request.prompt, dtype=np.int64), fixed_block=fixed_block)
-        self._by_key[request.key] = live
-        self.scheduler.add(live)
+        self.ledger.enter(request, fixed_block)
 
     def abort(self, key: str) -> bool:
         """End a request at once; its end is reported by the next `step`. False if unknown."""
-        live = self._by_key.get(key)
+        live = self.ledger.by_key.get(key)
         if live is None:
             return False
-        self._ended.append(Event(key, [], [], finished=self._end(live, Finish.ABORT)))
+        self._ended.append(Event(key, [], [], finished=self.ledger.end(live, Finish.ABORT)))
         return True
 
     def _check(self, request: Request) -> None:
@@ -140,7 +133,7 @@ class EngineCore:
                 f"{self.pages.pages * self.pages.page_size} tokens.",
                 "Raise --kv-tokens, or lower --max-tokens.",
             )
-        if request.key in self._by_key:
+        if request.key in self.ledger.by_key:
             raise UsageError(
                 f"A request named '{request.key}' is running.", "Give every request its own key."
             )
@@ -156,7 +149,7 @@ class EngineCore:
         events, self._ended = self._ended, []
         began = time.perf_counter()
         for live in self.scheduler.admit():
-            self._note_needs(live)
+            self.ledger.note_needs(live)
             self.batching.waited[live.slot] = 0
         plan = self._plan()
         chunks = self.scheduler.chunks(
@@ -168,7 +161,7 @@ class EngineCore:
         step = pack(rows, self.table.committed, chunks, main)
         for slot, count in zip(step.slots.tolist(), np.diff(step.offset).tolist(), strict=True):
             self.pages.begin(slot, count)
-        readings = self.executor.execute(step, self.needs)
+        readings = self.executor.execute(step, self.ledger.needs)
         for shape in shapes_of(step):
             self.clock.charge(shape)
             self.counters.count(shape)
@@ -203,7 +196,7 @@ class EngineCore:
 
     def _settle(self, plan: Plan, step: PackedStep, readings: StepReadings) -> list[Event]:
         table = self.table
-        events = self._settle_chunks(step, readings)
+        events = self.ledger.settle_chunks(step, readings)
         outcome, verified = judge(plan, step, readings, table, self.settings.entropy_positions)
         if self.observers and len(outcome.who):
             keys = {s: live.request.key for s, live in self.scheduler.running.items()}
@@ -225,136 +218,10 @@ class EngineCore:
         self.counters.rounds += len(outcome.who)
         self.counters.matched += int(outcome.matched.sum())
         for i in range(len(outcome.who)):
-            events.append(self._emit_round(i, outcome, verified, sources, margins[i], readings))
-        return events
-
-    def _emit_round(
-        self,
-        i: int,
-        outcome: Outcome,
-        verified: Verified,
-        sources: IntArray,
-        margins: np.ndarray,
-        readings: StepReadings,
-    ) -> Event:
-        slot, matched = int(outcome.who[i]), int(outcome.matched[i])
-        width, live = int(outcome.width[i]), self.scheduler.running[int(outcome.who[i])]
-        self.pages.commit(slot, matched + 1)
-        live.rounds += 1
-        live.forwards += 1
-        live.reused += int(sources[i] not in (Source.NONE, Source.DRAFT, Source.DRAFTER))
-        window = verified.tokens[i, : matched + 1].tolist()
-        event = self._emit(
-            live,
-            window,
-            emit.origins_of(width, matched, matched + 1),
-            int(verified.read_from[i]),
-            readings,
-            faulty=bool(np.isnan(verified.entropy[i, : matched + 1]).any()),
-        )
-        live.round_tokens += len(event.tokens)
-        event.block, event.accepted, event.source = width, matched + 1, int(sources[i])
-        event.margins = [*margins[1 : matched + 1].tolist(), 1.0][: len(event.tokens)]
-        event.entropy, event.hit = float(outcome.entropy[i]), int(outcome.hit[i])
-        if event.finished is not None:
-            event.finished.round_tokens = live.round_tokens
-        return event
-
-    def _settle_chunks(self, step: PackedStep, readings: StepReadings) -> list[Event]:
-        events = []
-        for row, chunk in _chunk_rows(step):
-            live = self.scheduler.running[chunk.slot]
-            self.pages.commit(chunk.slot, len(chunk.tokens))
-            live.prefilled += len(chunk.tokens)
-            self.table.committed[chunk.slot] += len(chunk.tokens)
-            self.table.room[chunk.slot] -= len(chunk.tokens)
-            if chunk.last:
-                events += self._begin_decoding(live, chunk, step, row, readings)
-        return events
-
-    def _begin_decoding(
-        self,
-        live: Live,
-        chunk: PrefillChunk,
-        step: PackedStep,
-        row: int,
-        readings: StepReadings,
-    ) -> list[Event]:
-        read = int(step.read_start[row])
-        first = int(readings.token[read])
-        seed = first if live.resume is None else live.resume
-        slots = np.array([chunk.slot])
-        self.table.decoding[chunk.slot] = True
-        set_seed(self.table, slots, np.array([seed]))
-        if chunk.first_draft:
-            take_drafts(
-                self.table,
-                slots,
-                step.read_start[row + 1 : row + 2],
-                np.array([chunk.first_draft]),
-                np.array([Source.FIRST]),
-                readings,
+            events.append(
+                self.ledger.emit_round(i, outcome, verified, sources, margins[i], readings)
             )
-        if live.resume is not None:
-            live.resume = None
-            return []
-        faulty = bool(np.isnan(readings.entropy[read]))
-        return [self._emit(live, [first], [int(Origin.PREFILL)], read, readings, faulty)]
-
-    # -- endings ----------------------------------------------------------------------------
-
-    def _emit(
-        self,
-        live: Live,
-        window: list[int],
-        origins: list[int],
-        read: int,
-        readings: StepReadings,
-        faulty: bool,
-    ) -> Event:
-        """Emit what stops and budget leave of a window; ends the request where they say so."""
-        tokens, finish, error = emit.cut_at_stop(live, [] if faulty else window, self.eos_ids)
-        if faulty:
-            finish, error = Finish.ERROR, "the model's logits are not finite"
-        count = len(tokens)
-        event = Event(live.request.key, tokens, origins[:count])
-        live.tokens += tokens
-        live.origins += event.origins
-        if live.request.logprobs is not None and readings.logprob is not None:
-            event.logprobs = readings.logprob[read : read + count].tolist()
-            event.top_logprobs = [readings.top.get(read + j, []) for j in range(count)]
-            live.logprobs += event.logprobs
-            live.top_logprobs += event.top_logprobs
-        self.table.emitted[live.slot] += count
-        self.table.remaining[live.slot] -= count
-        if finish is not None:
-            event.finished = self._end(live, finish, error)
-        return event
-
-    def _end(self, live: Live, finish: Finish, error: str | None = None) -> Finished:
-        self.needs.sampling.pop(live.slot, None)
-        self.needs.logprobs.pop(live.slot, None)
-        self.scheduler.close(live)
-        del self._by_key[live.request.key]
-        return emit.finished(live, finish, error)
-
-    def _note_needs(self, live: Live) -> None:
-        request = live.request
-        self.needs.sampling.pop(live.slot, None)
-        self.needs.logprobs.pop(live.slot, None)
-        if not request.sampling.greedy or request.sampling.logit_bias:
-            self.needs.sampling[live.slot] = request.sampling
-        if request.logprobs is not None:
-            self.needs.logprobs[live.slot] = request.logprobs
-
-
-def _chunk_rows(step: PackedStep) -> list[tuple[int, PrefillChunk]]:
-    """(row index, chunk) of a step's prompt chunks."""
-    out, row = [], 0
-    for chunk in step.chunks:
-        out.append((row, chunk))
-        row += 1 + (chunk.first_draft > 0)
-    return out
+        return events
 
 
 def join_plans(plans: list[Plan]) -> Plan:

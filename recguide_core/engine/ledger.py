@@ -1,0 +1,171 @@
+"""Live requests on the host: from verified tokens to events, and every ending. No torch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from recguide_core.engine import emit
+from recguide_core.engine.events import Event
+from recguide_core.engine.readings import ReadoutNeeds, StepReadings
+from recguide_core.engine.rows import PackedStep, PrefillChunk
+from recguide_core.engine.scheduler import Live, Scheduler
+from recguide_core.engine.settle import Verified, set_seed, take_drafts
+from recguide_core.records import (
+    Finish,
+    Finished,
+    IntArray,
+    Origin,
+    Outcome,
+    Request,
+    RequestTable,
+    Source,
+)
+
+_OWN_DRAFTS = (Source.NONE, Source.DRAFT, Source.DRAFTER)
+
+
+class Ledger:
+    """Who is alive, what they have emitted, and how they end.
+
+    Every ending (stop, length, abort, error) goes through `end`, which gives slot and pages back.
+    """
+
+    def __init__(self, table: RequestTable, scheduler: Scheduler, eos_ids: frozenset[int]) -> None:
+        self.table = table
+        self.scheduler = scheduler
+        self.eos_ids = eos_ids
+        self.needs = ReadoutNeeds()
+        self.by_key: dict[str, Live] = {}
+
+    def enter(self, request: Request, fixed_block: int) -> None:
+        """A new request joins the queue."""
+        prompt = np.asarray(request.prompt, dtype=np.int64)
+        live = Live(request, prompt, fixed_block=fixed_block)
+        self.by_key[request.key] = live
+        self.scheduler.add(live)
+
+    def emit_round(
+        self,
+        i: int,
+        outcome: Outcome,
+        verified: Verified,
+        sources: IntArray,
+        margins: np.ndarray,
+        readings: StepReadings,
+    ) -> Event:
+        slot, matched = int(outcome.who[i]), int(outcome.matched[i])
+        width, live = int(outcome.width[i]), self.scheduler.running[int(outcome.who[i])]
+        self.scheduler.pages.commit(slot, matched + 1)
+        live.rounds += 1
+        live.forwards += 1
+        live.reused += int(sources[i] not in _OWN_DRAFTS)
+        window = verified.tokens[i, : matched + 1].tolist()
+        event = self._emit(
+            live,
+            window,
+            emit.origins_of(width, matched, matched + 1),
+            int(verified.read_from[i]),
+            readings,
+            faulty=bool(np.isnan(verified.entropy[i, : matched + 1]).any()),
+        )
+        live.round_tokens += len(event.tokens)
+        event.block, event.accepted, event.source = width, matched + 1, int(sources[i])
+        event.margins = [*margins[1 : matched + 1].tolist(), 1.0][: len(event.tokens)]
+        event.entropy, event.hit = float(outcome.entropy[i]), int(outcome.hit[i])
+        if event.finished is not None:
+            event.finished.round_tokens = live.round_tokens
+        return event
+
+    def settle_chunks(self, step: PackedStep, readings: StepReadings) -> list[Event]:
+        events = []
+        for row, chunk in _chunk_rows(step):
+            live = self.scheduler.running[chunk.slot]
+            self.scheduler.pages.commit(chunk.slot, len(chunk.tokens))
+            live.prefilled += len(chunk.tokens)
+            self.table.committed[chunk.slot] += len(chunk.tokens)
+            self.table.room[chunk.slot] -= len(chunk.tokens)
+            if chunk.last:
+                events += self._begin_decoding(live, chunk, step, row, readings)
+        return events
+
+    def _begin_decoding(
+        self,
+        live: Live,
+        chunk: PrefillChunk,
+        step: PackedStep,
+        row: int,
+        readings: StepReadings,
+    ) -> list[Event]:
+        read = int(step.read_start[row])
+        first = int(readings.token[read])
+        seed = first if live.resume is None else live.resume
+        slots = np.array([chunk.slot])
+        self.table.decoding[chunk.slot] = True
+        set_seed(self.table, slots, np.array([seed]))
+        if chunk.first_draft:
+            take_drafts(
+                self.table,
+                slots,
+                step.read_start[row + 1 : row + 2],
+                np.array([chunk.first_draft]),
+                np.array([Source.FIRST]),
+                readings,
+            )
+        if live.resume is not None:
+            live.resume = None
+            return []
+        faulty = bool(np.isnan(readings.entropy[read]))
+        return [self._emit(live, [first], [int(Origin.PREFILL)], read, readings, faulty)]
+
+    def _emit(
+        self,
+        live: Live,
+        window: list[int],
+        origins: list[int],
+        read: int,
+        readings: StepReadings,
+        faulty: bool,
+    ) -> Event:
+        """Emit what stops and budget leave of a window; ends the request where they say so."""
+        tokens, finish, error = emit.cut_at_stop(live, [] if faulty else window, self.eos_ids)
+        if faulty:
+            finish, error = Finish.ERROR, "the model's logits are not finite"
+        count = len(tokens)
+        event = Event(live.request.key, tokens, origins[:count])
+        live.tokens += tokens
+        live.origins += event.origins
+        if live.request.logprobs is not None and readings.logprob is not None:
+            event.logprobs = readings.logprob[read : read + count].tolist()
+            event.top_logprobs = [readings.top.get(read + j, []) for j in range(count)]
+            live.logprobs += event.logprobs
+            live.top_logprobs += event.top_logprobs
+        self.table.emitted[live.slot] += count
+        self.table.remaining[live.slot] -= count
+        if finish is not None:
+            event.finished = self.end(live, finish, error)
+        return event
+
+    def end(self, live: Live, finish: Finish, error: str | None = None) -> Finished:
+        self.needs.sampling.pop(live.slot, None)
+        self.needs.logprobs.pop(live.slot, None)
+        self.scheduler.close(live)
+        del self.by_key[live.request.key]
+        return emit.finished(live, finish, error)
+
+    def note_needs(self, live: Live) -> None:
+        request = live.request
+        self.needs.sampling.pop(live.slot, None)
+        self.needs.logprobs.pop(live.slot, None)
+        if not request.sampling.greedy or request.sampling.logit_bias:
+            self.needs.sampling[live.slot] = request.sampling
+        if request.logprobs is not None:
+            self.needs.logprobs[live.slot] = request.logprobs
+
+
+def _chunk_rows(step: PackedStep) -> list[tuple[int, PrefillChunk]]:
+    """(row index, chunk) of a step's prompt chunks."""
+    out, row = [], 0
+    for chunk in step.chunks:
+        out.append((row, chunk))
+        row += 1 + (chunk.first_draft > 0)
+    return out
