@@ -9,13 +9,16 @@ set: an interpreted function has no syntax tree to compile.
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import subprocess
+import sys
 import tempfile
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from recguide_core.kernels.specimens import Specimen
+from recguide_core.kernels.specimens import Specimen, specimens
 
 CAPABILITIES = (90, 100)
 SHARED_LIMIT = 227 * 1024
@@ -93,3 +96,15 @@ def faults(specimen: Specimen, made: Resources) -> list[str]:
     if specimen.wide_loads and not made.wide_loads:
         wrong.append("no 16-byte load of the bulk data")
     return wrong
+
+
+def main(share: int, of: int, write: Callable[[str], object]) -> None:
+    """Build every `of`-th specimen from `share` on; one JSON line each."""
+    for index, specimen in enumerate(specimens()):
+        if index % of == share:
+            for capability in CAPABILITIES:
+                write(json.dumps(asdict(build(specimen, capability))) + "\n")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.stdout.write)

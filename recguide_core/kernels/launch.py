@@ -85,14 +85,15 @@ def readout_splits(rows: int, vocab: int, multiprocessors: int) -> int:
     return max(1, min(wanted, MAX_SPLITS, -(-vocab // READOUT.block)))
 
 
+READOUT_PARTIAL_BYTES = MAX_SPLITS * 6 * 4
+"""Partial results of the vocabulary pass, per row."""
 HEAD_EXTRA_BYTES = 256 * 2**20
 """Peak memory that the output head may take beside its weights."""
 
 
 def head_chunk_rows(vocab: int, bytes_per_logit: int, budget: int = HEAD_EXTRA_BYTES) -> int:
     """Rows whose logits are alive at once; partial results of the vocabulary pass included."""
-    partial = MAX_SPLITS * 6 * 4
-    return max(1, budget // (vocab * bytes_per_logit + partial))
+    return max(1, budget // (vocab * bytes_per_logit + READOUT_PARTIAL_BYTES))
 
 
 @dataclass(frozen=True, slots=True)

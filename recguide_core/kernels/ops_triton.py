@@ -7,6 +7,7 @@ grid and fixed buffers, so the whole of a round can be captured in one CUDA grap
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 
@@ -34,6 +35,47 @@ from recguide_core.records import MAX_BLOCK
 LOG2_E = math.log2(math.e)
 
 
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Scratch memory; one serves every graph key, because graphs replay one after another.
+
+    Attributes:
+        part, part_lse: partial attention results, fp32; read_f, read_i: partial read-outs;
+            low: partial adapter products. Flat; each launch uses the head of its buffer.
+    """
+
+    part: torch.Tensor
+    part_lse: torch.Tensor
+    read_f: torch.Tensor
+    read_i: torch.Tensor
+    low: torch.Tensor
+
+    @classmethod
+    def sized(
+        cls,
+        geometry: Geometry,
+        tokens: int,
+        partials: int,
+        device: torch.device | str,
+        rank: int = 0,
+        block_m: int = launch.WIDE.block_m,
+    ) -> Workspace:
+        """Room for `partials` partial blocks of `block_m` rows and forwards of `tokens` tokens."""
+        rows = partials * geometry.kv_heads * block_m
+        splits = tokens * launch.MAX_SPLITS
+
+        def floats(n: int) -> torch.Tensor:
+            return torch.empty(n, dtype=torch.float32, device=device)
+
+        return cls(
+            part=floats(rows * geometry.head_dim),
+            part_lse=floats(rows),
+            read_f=floats(splits * 4),
+            read_i=torch.empty(splits * 2, dtype=torch.int32, device=device),
+            low=floats(launch.LORA.splits * tokens * rank),
+        )
+
+
 class TritonRoundOps:
     """Kernels for at most `tokens` packed tokens of at most `requests` requests.
 
@@ -43,6 +85,7 @@ class TritonRoundOps:
         exact: arithmetic for Triton's interpreter (`triton_numeric`); False on a GPU.
         config: overrides the launch table (device measurements, tests).
         rank: of the draft adapter, 0 without one.
+        workspace: shared scratch memory; None allocates its own.
     """
 
     def __init__(
@@ -58,6 +101,7 @@ class TritonRoundOps:
         exact: bool = False,
         config: launch.AttentionConfig | None = None,
         rank: int = 0,
+        workspace: Workspace | None = None,
     ) -> None:
         g = geometry
         found = config or launch.attention_config(tokens, requests, g.group, g.head_dim, g.page)
@@ -80,14 +124,9 @@ class TritonRoundOps:
             -(-max_context // fixed_range) if fixed_range else 0,
         )  # fmt: skip
         self.work = tiles.Tiles.sized(self.capacity, device)
-        shape = (self.capacity.partials, g.kv_heads, found.block_m)
-        self.part = torch.empty((*shape, g.head_dim), dtype=torch.float32, device=device)
-        self.part_lse = torch.empty(shape, dtype=torch.float32, device=device)
-        splits = launch.MAX_SPLITS
-        self.read_f = torch.empty((tokens * splits * 4,), dtype=torch.float32, device=device)
-        self.read_i = torch.empty((tokens * splits * 2,), dtype=torch.int32, device=device)
-        low = (launch.LORA.splits * tokens * rank,)
-        self.low = torch.empty(low, dtype=torch.float32, device=device)
+        self.scratch = workspace or Workspace.sized(
+            g, tokens, self.capacity.partials, device, rank, found.block_m
+        )
 
     def choose(
         self, state: RoundState, target: torch.Tensor, rule: RoundRule, plan: RoundPlan
@@ -166,7 +205,7 @@ class TritonRoundOps:
         g, c, work = self.geometry, self.config, self.work
         attention_tiles[(len(work.items), g.kv_heads)](
             q, k, v, k_pool, v_pool, table.pages, table.page_ptr, vis,
-            work.items, work.n_items, out, self.part, self.part_lse,
+            work.items, work.n_items, out, self.scratch.part, self.scratch.part_lse,
             q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1),
             k_pool.stride(0), k_pool.stride(1), v_pool.stride(0), v_pool.stride(1),
             out.stride(0), out.stride(1), g.head_dim**-0.5 * LOG2_E, g.kv_heads,
@@ -175,7 +214,7 @@ class TritonRoundOps:
         )  # fmt: skip
         rows = min(c.merge_rows, c.block_m)
         attention_merge[(len(work.groups), g.kv_heads, c.block_m // rows)](
-            self.part, self.part_lse, work.groups, work.n_groups, out,
+            self.scratch.part, self.scratch.part_lse, work.groups, work.n_groups, out,
             out.stride(0), out.stride(1), g.kv_heads,
             G=g.group, D=g.head_dim, BLOCK_M=c.block_m, ROWS=rows, EXACT=self.exact, num_warps=4,
         )  # fmt: skip
@@ -192,12 +231,12 @@ class TritonRoundOps:
         splits = launch.lora_splits(K)
         blocks = -(-T // c.block_m)
         lora_shrink[(blocks, splits)](
-            x, down, adapter, self.low, T, K // splits, x.stride(0), down.stride(0),
+            x, down, adapter, self.scratch.low, T, K // splits, x.stride(0), down.stride(0),
             RANK=rank, BLOCK_M=c.block_m, BLOCK_K=c.block_k, EXACT=self.exact,
             num_warps=c.warps, num_stages=3,
         )  # fmt: skip
         lora_expand[(blocks, out.shape[1] // c.block_n)](
-            out, self.low, up, adapter, T, splits, out.stride(0), up.stride(0),
+            out, self.scratch.low, up, adapter, T, splits, out.stride(0), up.stride(0),
             RANK=rank, BLOCK_M=c.block_m, BLOCK_N=c.block_n, EXACT=self.exact,
             num_warps=c.warps,
         )  # fmt: skip
@@ -210,12 +249,12 @@ class TritonRoundOps:
         splits = -(-V // chunk)
         g = self.geometry
         readout_partials[(n, splits)](
-            logits, self.read_f, self.read_i, V, logits.stride(0), chunk, splits,
+            logits, self.scratch.read_f, self.scratch.read_i, V, logits.stride(0), chunk, splits,
             g.mask_id, *g.eos_slots, BLOCK=block, num_warps=launch.READOUT.warps,
         )  # fmt: skip
         readout_merge[(n,)](
-            logits, logits.stride(0), self.read_f, self.read_i, into.ids, into.stats, splits,
-            *g.eos_slots, SPLITS2=launch.MAX_SPLITS, num_warps=1,
+            logits, logits.stride(0), self.scratch.read_f, self.scratch.read_i,
+            into.ids, into.stats, splits, *g.eos_slots, SPLITS2=launch.MAX_SPLITS, num_warps=1,
         )  # fmt: skip
 
     def settle(

@@ -136,6 +136,11 @@ class PackedRows(_Buffers):
         t = tokens
         return cls(ints(t), ints(t), ints(t, 4), ints(t), ints(t), ints(t) - 1, ints(slots + 1))
 
+    def head(self, tokens: int) -> PackedRows:
+        """The first `tokens` packed tokens, as views."""
+        cut = {n: t if n == "q_ptr" else t[:tokens] for n, t in self.tensors().items()}
+        return PackedRows(**cut)
+
 
 @dataclass(slots=True)
 class Emitted(_Buffers):

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from recguide_core.engine.rows import pack
 from recguide_core.records import Row, Rows
 
-MODES = ("prefill", "ar", "draft", "verify", "overlap", "tidar", "first")
+MODES = ("prefill", "ar", "draft", "verify", "overlap", "tidar", "first", "loose")
+"""`loose` is no method's: a block without a parent beside a causal row, which the rule allows."""
 
 
 def mode_rows(mode: str, request: int, P: int, B: int, spots: tuple[int, ...]) -> list[Row]:
@@ -28,6 +29,8 @@ def mode_rows(mode: str, request: int, P: int, B: int, spots: tuple[int, ...]) -
     main = Row(request, np.zeros(B), P, commit=True)
     if mode in ("prefill", "verify"):
         return [main]
+    if mode == "loose":
+        return [main, block(P, B)]
     if mode == "first":
         return [main, block(P + B, B, 0, B)]
     if mode == "tidar":

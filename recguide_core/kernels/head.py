@@ -1,0 +1,53 @@
+"""Output head and read-out in chunks of rows, so that the logits of a large batch never exist.
+
+At C = 128 and B = 32 the logits of one forward would be 2 GiB in fp32; here at most
+`launch.HEAD_EXTRA_BYTES` are alive, in one buffer that every chunk and every graph shares.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from recguide_core.kernels import launch
+from recguide_core.kernels.ops import RoundOps
+from recguide_core.kernels.round_state import ReadoutBuffers
+
+
+class OutputHead:
+    """hidden [n, hidden] (normed) -> read-out of n rows.
+
+    The logits are kept in fp32 straight from the product where the device can do that: bf16
+    logits of 16..32 lie 0.125 apart, and exact ties would be common.
+
+    Args:
+        weight: [V, hidden]; rows: most rows of a call; budget: bytes for the logits of a chunk.
+    """
+
+    def __init__(
+        self, weight: torch.Tensor, rows: int, budget: int = launch.HEAD_EXTRA_BYTES
+    ) -> None:
+        self.weight = weight
+        vocab = len(weight)
+        self.rows = min(rows, launch.head_chunk_rows(vocab, 4, budget))
+        self.logits = torch.zeros((self.rows, vocab), dtype=torch.float32, device=weight.device)
+
+    @property
+    def extra_bytes(self) -> int:
+        """Memory beside the weights, partial results of the vocabulary pass included."""
+        return self.logits.numel() * 4 + self.rows * launch.READOUT_PARTIAL_BYTES
+
+    def run(self, ops: RoundOps, hidden: torch.Tensor, into: ReadoutBuffers) -> None:
+        """Fill `into` for every row of `hidden`."""
+        for lo in range(0, len(hidden), self.rows):
+            hi = min(lo + self.rows, len(hidden))
+            logits = self.logits[: hi - lo]
+            self._project(hidden[lo:hi], logits)
+            ops.readout(logits, into.rows(lo, hi))
+
+    def _project(self, hidden: torch.Tensor, logits: torch.Tensor) -> None:
+        if hidden.dtype == torch.float32:
+            torch.mm(hidden, self.weight.T, out=logits)
+        elif hidden.is_cuda:
+            torch.mm(hidden, self.weight.T, out_dtype=torch.float32, out=logits)
+        else:
+            logits.copy_(torch.mm(hidden, self.weight.T))

@@ -1,0 +1,134 @@
+"""Whole rounds on the device: state stays there, one small record a step comes back.
+
+A step is forward -> read-out -> settle -> choose -> assemble: it ends with the packed rows of the
+next step and its token count, so the host can launch the next step before it looks at what this
+one emitted. `ar`, `linear`, `overlap` and `tidar` run like this without any host decision.
+
+    state, plan, rows (device)                                      host
+    ------------------------------------------------------------    -------------------------
+    forward(rows) -> settle(state) -> choose(plan) -> assemble(rows) --> emitted, tokens of next
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from recguide_core.kernels.choose_torch import RoundRule
+from recguide_core.kernels.device_forward import DeviceForward, Pools
+from recguide_core.kernels.graphs import GraphCache, GraphKey
+from recguide_core.kernels.head import OutputHead
+from recguide_core.kernels.ops import PageTable, RoundOps
+from recguide_core.kernels.round_state import (
+    BRANCHES,
+    Emitted,
+    PackedRows,
+    ReadoutBuffers,
+    RoundPlan,
+    RoundState,
+)
+from recguide_core.model.transformer import Transformer
+from recguide_core.records import MAX_BLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class RoundSettings:
+    """A device-resident method.
+
+    Attributes:
+        rule: branch layout; target: wanted B of every request, 1 = AR.
+        decisions: k, decisions that e_t averages over.
+    """
+
+    rule: RoundRule
+    target: int
+    decisions: int = MAX_BLOCK
+
+    @property
+    def branches(self) -> int:
+        """Branch slots a request needs."""
+        return self.target if self.rule.tidar else BRANCHES
+
+    @property
+    def most_tokens(self) -> int:
+        """Packed tokens of one request in one forward at most."""
+        used = self.rule.corrections + self.rule.continuation
+        return self.target * (1 + (self.target if self.rule.tidar else used))
+
+
+class DeviceRounds:
+    """Decoding of N prefilled requests in lockstep with a fixed method.
+
+    Args:
+        make_ops: kernels for a forward of at most (tokens, requests).
+        table: pages of the requests, long enough for all that they will commit.
+        graphs: replays a step by the bucket of its token count.
+    """
+
+    def __init__(
+        self,
+        transformer: Transformer,
+        make_ops: Callable[[int, int], RoundOps],
+        pools: Pools,
+        table: PageTable,
+        state: RoundState,
+        settings: RoundSettings,
+        graphs: GraphCache,
+    ) -> None:
+        device, slots = transformer.device, len(state.live)
+        capacity = settings.most_tokens * slots
+        key = GraphKey.of(capacity, slots)
+        self.capacity = capacity if key is None else key.tokens
+        self.settings = settings
+        self.state = state
+        self.table = table
+        self.pools = pools
+        self.graphs = graphs
+        self.plan = RoundPlan.sized(slots, device, settings.branches)
+        self.rows = PackedRows.sized(self.capacity, slots, device)
+        self.read = ReadoutBuffers.sized(self.capacity, device)
+        self.emitted = Emitted.sized(slots, device)
+        self.target = torch.full((slots,), settings.target, dtype=torch.int32, device=device)
+        self._transformer = transformer
+        self._make_ops = make_ops
+        self._head = OutputHead(transformer.weights.head, self.capacity)
+        self._forwards: dict[int, DeviceForward] = {}
+        self._choose_and_assemble(self._forward(self.capacity))
+        self.tokens = int(self.rows.q_ptr[-1])
+
+    @property
+    def done(self) -> bool:
+        return self.tokens == 0
+
+    def step(self) -> Emitted:
+        """Run one step; afterwards `tokens` is the size of the next one."""
+        key = GraphKey.of(self.tokens, len(self.state.live))
+        tokens = self.capacity if key is None else min(key.tokens, self.capacity)
+        forward = self._forward(tokens)
+        if key is None:
+            self.graphs.run_eager(lambda: self._run(forward, tokens), "more tokens than a bucket")
+        else:
+            self.graphs.run(key, lambda: self._run(forward, tokens))
+        # The one wait of a step: what was emitted and how large the next forward is.
+        self.tokens = int(self.rows.q_ptr[-1])
+        return self.emitted
+
+    def _forward(self, tokens: int) -> DeviceForward:
+        if tokens not in self._forwards:
+            ops = self._make_ops(tokens, len(self.state.live))
+            self._forwards[tokens] = DeviceForward(self._transformer, ops, tokens)
+        return self._forwards[tokens]
+
+    def _run(self, forward: DeviceForward, tokens: int) -> None:
+        rows, read = self.rows.head(tokens), self.read.rows(0, tokens)
+        forward.read(rows, self.table, self.state.committed, self.pools, self._head, read)
+        forward.ops.settle(
+            self.state, self.plan, self.rows, self.read, self.emitted, self.settings.decisions
+        )
+        self._choose_and_assemble(forward)
+
+    def _choose_and_assemble(self, forward: DeviceForward) -> None:
+        forward.ops.choose(self.state, self.target, self.settings.rule, self.plan)
+        forward.ops.assemble(self.state, self.plan, self.rows)

@@ -1,0 +1,124 @@
+"""Device-resident rounds, run by the torch twins on the bundled model: the tokens of AR."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from recguide_core.kernels.choose_torch import RoundRule
+from recguide_core.kernels.device_forward import DeviceForward, Pools, geometry_of
+from recguide_core.kernels.graphs import GraphCache
+from recguide_core.kernels.head import OutputHead
+from recguide_core.kernels.ops import PageTable, TorchRoundOps
+from recguide_core.kernels.prefill import prefill
+from recguide_core.kernels.rounds import DeviceRounds, RoundSettings
+from recguide_core.kernels.step_buffers import StepBuffers
+from recguide_core.model.registry import load_model
+
+PAGE, CONTEXT, BUDGET = 16, 160, 24
+PROMPTS = ("12 + 30 = ", "List three fruits.", "What is the capital of France?")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return load_model("nld-tiny")
+
+
+def prompts_of(model) -> list[list[int]]:
+    texts = [model.render([{"role": "user", "content": text}]) for text in PROMPTS]
+    return [list(model.tokenizer.encode(text)) for text in texts]
+
+
+def rounds_for(model, settings: RoundSettings) -> tuple[DeviceRounds, list[list[int]]]:
+    transformer, config = model.transformer, model.config
+    prompts = prompts_of(model)
+    per = CONTEXT // PAGE
+    order = np.random.default_rng(0).permutation(per * len(prompts)).reshape(len(prompts), per)
+    slots = per * len(prompts) * PAGE
+    pools = Pools(*(
+        [torch.full((slots, config.kv_heads, config.head_dim), float("nan"))
+         for _ in range(config.layers)] for _ in range(2)
+    ))  # fmt: skip
+    geometry = geometry_of(transformer, PAGE)
+    total = sum(len(p) for p in prompts)
+    buffers = StepBuffers(total, len(prompts), order.size, PAGE, torch.device("cpu"))
+    head = OutputHead(transformer.weights.head, 4)
+    forward = DeviceForward(transformer, TorchRoundOps(geometry), total)
+    state = prefill(forward, head, buffers, pools, prompts, order.tolist(),
+                    max_tokens=BUDGET, context=CONTEXT)  # fmt: skip
+    table = PageTable(buffers.table.pages, buffers.table.page_ptr, PAGE)
+    graphs = GraphCache(None, 0, lambda: 0, "no device")
+    seeds = [[int(s)] for s in state.seed]
+    make = lambda tokens, requests: TorchRoundOps(geometry)  # noqa: E731
+    return DeviceRounds(transformer, make, pools, table, state, settings, graphs), seeds
+
+
+def decode(model, settings: RoundSettings) -> tuple[list[list[int]], DeviceRounds, int]:
+    """Emitted tokens of every request, and the number of forwards."""
+    with torch.inference_mode():
+        rounds, out = rounds_for(model, settings)
+        steps = 0
+        while not rounds.done:
+            emitted = rounds.step()
+            steps += 1
+            for tokens, count, mine in zip(emitted.tokens, emitted.count, out, strict=True):
+                mine.extend(tokens[: int(count)].tolist())
+            assert steps < 10 * BUDGET
+    return out, rounds, steps
+
+
+@pytest.fixture(scope="module")
+def reference(model) -> list[list[int]]:
+    return decode(model, RoundSettings(RoundRule(), 1))[0]
+
+
+def test_ar_equals_the_engine(model, reference) -> None:
+    """The reference of this file is the engine's own AR output."""
+    from recguide_core.engine.engine import Engine
+    from recguide_core.engine.planners import ArPlanner
+    from recguide_core.engine.settings import EngineSettings
+    from recguide_core.records import Request
+
+    engine = Engine(model, planners=[ArPlanner()], settings=EngineSettings(context=CONTEXT))
+    for i, prompt in enumerate(prompts_of(model)):
+        engine.submit(Request(key=str(i), prompt=np.array(prompt), max_tokens=BUDGET))
+    done = {}
+    while not engine.idle:
+        for event in engine.step():
+            if event.finished is not None:
+                done[event.key] = event.finished.tokens.tolist()
+    assert [done[str(i)] for i in range(len(reference))] == reference
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        RoundSettings(RoundRule(), 8),
+        RoundSettings(RoundRule(corrections=2, continuation=True), 8),
+        RoundSettings(RoundRule(delta=2.0, corrections=2, continuation=True), 5),
+        RoundSettings(RoundRule(tidar=True), 4),
+    ],
+    ids=["linear", "overlap", "overlap-everywhere", "tidar"],
+)
+def test_every_method_gives_the_tokens_of_ar(model, reference, settings) -> None:
+    out, rounds, steps = decode(model, settings)
+    assert out == reference
+    done, reused = int(rounds.state.rounds.sum()), int(rounds.state.reused.sum())
+    assert steps <= 2 * done
+    if settings.rule.tidar:
+        # A full set of branches always contains the one that came true.
+        assert reused >= done - 2 * len(out)
+
+
+def test_branches_leave_no_trace_in_the_pool(model) -> None:
+    """Only committed positions of the pool are ever written (it starts as NaN)."""
+    settings = RoundSettings(RoundRule(delta=2.0, corrections=2, continuation=True), 8)
+    _, rounds, _ = decode(model, settings)
+    page_of = rounds.table.pages[: int(rounds.table.page_ptr[-1])].view(len(PROMPTS), -1)
+    for r, P in enumerate(rounds.state.committed.tolist()):
+        slots = page_of[r].long()[:, None] * PAGE + torch.arange(PAGE)
+        written = ~rounds.pools.k[0][slots.reshape(-1)].isnan().any(-1).any(-1)
+        assert written[:P].all()
+        # A verify row commits up to B positions from P on; nothing lies behind them.
+        assert not written[P + 8 :].any()
