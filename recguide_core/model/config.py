@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from recguide_core.errors import DataError, UsageError
+from recguide_core.model.json_files import read_object
 
 _VLM_HINTS = ("vlm", "vision")
+_AS_PUBLISHED = "Take config.json as published with the checkpoint."
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +79,17 @@ class ModelConfig:
 
 def _rope(raw: Mapping[str, Any]) -> RopeConfig:
     """Both spellings of the rope block: `rope_parameters` (5.x) and `rope_scaling` (4.x)."""
-    block = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
+    name = "rope_parameters" if raw.get("rope_parameters") else "rope_scaling"
+    block = raw.get(name) or {}
+    if not isinstance(block, Mapping):
+        raise DataError(f"config.json: '{name}' is not an object.", _AS_PUBLISHED)
     kind = str(block.get("rope_type", block.get("type", "default")))
     if kind not in ("default", "yarn"):
         raise DataError(
             f"config.json: rope_type '{kind}' is not one that NLD uses.",
             "Use a checkpoint with rope_type 'yarn' or 'default'.",
         )
-    theta = block.get("rope_theta", raw.get("rope_theta", 10000.0))
+    theta = _number({"rope_theta": raw.get("rope_theta", 10000.0)} | dict(block), "rope_theta")
     known = {
         "factor": "factor",
         "original_max_position_embeddings": "original_max_positions",
@@ -94,24 +100,42 @@ def _rope(raw: Mapping[str, Any]) -> RopeConfig:
         "attention_factor": "attention_factor",
         "llama_4_scaling_beta": "query_beta",
     }
-    values = {ours: block[key] for key, ours in known.items() if block.get(key) is not None}
-    values.setdefault("original_max_positions", raw.get("max_position_embeddings", 16384))
+    values: dict[str, Any] = {
+        ours: _number(block, key) for key, ours in known.items() if block.get(key) is not None
+    }
+    limit = _whole(raw, "max_position_embeddings")
+    values["original_max_positions"] = int(values.get("original_max_positions", limit))
     if kind == "yarn" and "factor" not in values:
-        values["factor"] = raw["max_position_embeddings"] / values["original_max_positions"]
+        values["factor"] = limit / values["original_max_positions"]
     if kind == "yarn":
         # Absent is not 1: without both of them the attention factor comes from `factor` alone.
         values = {"mscale": 0.0, "mscale_all_dim": 0.0} | values
-    values["original_max_positions"] = int(values["original_max_positions"])
-    return RopeConfig(kind=kind, theta=float(theta), **values)
+    return RopeConfig(kind=kind, theta=theta, **values)
 
 
-def _need(raw: Mapping[str, Any], key: str) -> int:
-    if not isinstance(raw.get(key), int) or isinstance(raw.get(key), bool):
-        raise DataError(
-            f"config.json: '{key}' is {'missing' if key not in raw else 'not a whole number'}.",
-            "Take config.json as published with the checkpoint.",
-        )
-    return int(raw[key])
+def _number(raw: Mapping[str, Any], key: str) -> float:
+    value = raw.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise DataError(f"config.json: '{key}' is {value!r}, not a number.", _AS_PUBLISHED)
+    return float(value)
+
+
+def _whole(raw: Mapping[str, Any], key: str, default: int | None = None, least: int = 1) -> int:
+    value = raw.get(key)
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, int):
+        fault = "missing" if value is None else f"{value!r}, not a whole number"
+    elif value < least:
+        fault = f"{value}, below {least}"
+    else:
+        return value
+    raise DataError(f"config.json: '{key}' is {fault}.", _AS_PUBLISHED)
+
+
+def _eos_ids(raw: Mapping[str, Any]) -> tuple[int, ...]:
+    value = raw.get("eos_token_id")
+    ids = value if isinstance(value, list) and value else [11 if value is None else value]
+    return tuple(_whole({"eos_token_id": one}, "eos_token_id", least=0) for one in ids)
 
 
 def config_from_dict(raw: Mapping[str, Any]) -> ModelConfig:
@@ -127,55 +151,63 @@ def config_from_dict(raw: Mapping[str, Any]) -> ModelConfig:
             f"model_type '{kind}' is the vision-language model; RecGuide serves the text models.",
             "Use a Nemotron-Labs-Diffusion text checkpoint (3B, 8B or 14B).",
         )
-    heads = _need(raw, "num_attention_heads")
-    kv_heads = int(raw.get("num_key_value_heads") or heads)
-    hidden = _need(raw, "hidden_size")
-    if heads % kv_heads:
-        raise DataError(
-            f"config.json: {heads} query heads do not divide over {kv_heads} KV heads.",
-            "Take config.json as published with the checkpoint.",
-        )
-    eos = raw.get("eos_token_id", 11)
+    heads = _whole(raw, "num_attention_heads")
+    kv_heads = _whole(raw, "num_key_value_heads", heads)
+    hidden = _whole(raw, "hidden_size")
     config = ModelConfig(
         hidden=hidden,
-        intermediate=_need(raw, "intermediate_size"),
-        layers=_need(raw, "num_hidden_layers"),
+        intermediate=_whole(raw, "intermediate_size"),
+        layers=_whole(raw, "num_hidden_layers"),
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=int(raw.get("head_dim") or hidden // heads),
-        vocab=_need(raw, "vocab_size"),
-        rms_eps=float(raw.get("rms_norm_eps", 1e-5)),
-        max_positions=_need(raw, "max_position_embeddings"),
-        block_size=int(raw.get("block_size", 32)),
-        mask_id=int(raw.get("mask_token_id", 100)),
-        bos_id=int(raw.get("bos_token_id", 1)),
-        eos_ids=tuple(int(e) for e in (eos if isinstance(eos, list) else [eos])),
+        head_dim=_whole(raw, "head_dim", hidden // heads),
+        vocab=_whole(raw, "vocab_size"),
+        rms_eps=_number({"rms_norm_eps": 1e-5} | dict(raw), "rms_norm_eps"),
+        max_positions=_whole(raw, "max_position_embeddings"),
+        block_size=_whole(raw, "block_size", 32),
+        mask_id=_whole(raw, "mask_token_id", 100, least=0),
+        bos_id=_whole(raw, "bos_token_id", 1, least=0),
+        eos_ids=_eos_ids(raw),
         tied=bool(raw.get("tie_word_embeddings", False)),
         rope=_rope(raw),
     )
-    for name, token in [("mask_token_id", config.mask_id), *(("eos", e) for e in config.eos_ids)]:
-        if not 0 <= token < config.vocab:
+    _check(config)
+    return config
+
+
+def _check(config: ModelConfig) -> None:
+    """Faults that show only between keys."""
+    if config.heads % config.kv_heads:
+        raise DataError(
+            f"config.json: {config.heads} query heads do not divide over {config.kv_heads} "
+            "KV heads.",
+            _AS_PUBLISHED,
+        )
+    if config.head_dim % 2:
+        raise DataError(
+            f"config.json: head_dim {config.head_dim} is odd; rotary pairs need an even one.",
+            _AS_PUBLISHED,
+        )
+    named = [("mask_token_id", config.mask_id), *(("eos_token_id", e) for e in config.eos_ids)]
+    for name, token in named:
+        if token >= config.vocab:
             raise DataError(
                 f"config.json: {name} {token} lies outside the vocabulary of {config.vocab}.",
-                "Take config.json as published with the checkpoint.",
+                _AS_PUBLISHED,
             )
-    return config
 
 
 def read_config(folder: Path) -> ModelConfig:
     """Read `config.json` (and the eos ids of `generation_config.json`, which win) of a folder."""
     path = folder / "config.json"
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.is_file():
         raise DataError(
             f"{folder} holds no config.json.", "Name a folder with a published NLD checkpoint."
-        ) from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DataError(f"{path} is not JSON: {error}.", "Download the file again.") from None
+        )
+    raw = read_object(path)
     generation = folder / "generation_config.json"
     if generation.is_file():
-        eos = json.loads(generation.read_text(encoding="utf-8")).get("eos_token_id")
+        eos = read_object(generation).get("eos_token_id")
         if eos is not None:
             raw["eos_token_id"] = eos
     return config_from_dict(raw)

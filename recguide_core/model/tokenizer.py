@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer as RawTokenizer
 
 from recguide_core.errors import DataError, UsageError
+from recguide_core.model.json_files import read_object
 
 
 def _refuse(message: str) -> None:
@@ -45,7 +45,7 @@ class Tokenizer:
         settings: dict[str, Any] = {}
         path = folder / "tokenizer_config.json"
         if path.is_file():
-            settings = json.loads(path.read_text(encoding="utf-8"))
+            settings = read_object(path)
         special = {}
         for key, value in settings.items():
             if key.endswith("_token") and value is not None:

@@ -7,7 +7,6 @@ the adapter lies in `linear_spec_lora/` in PEFT form.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from recguide_core.errors import DataError
 from recguide_core.model.config import ModelConfig
+from recguide_core.model.json_files import read_object
 from recguide_core.model.lora import DraftAdapter
 from recguide_core.model.transformer import LayerWeights, Weights
 
@@ -54,7 +54,10 @@ def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a checkpoint, from the index when it is sharded."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        where = read_object(index).get("weight_map")
+        if not isinstance(where, dict) or not where:
+            raise DataError(f"{index} holds no weight_map.", _REMEDY)
+        names = sorted(set(where.values()))
     else:
         names = ["model.safetensors"]
     missing = [name for name in names if not (folder / name).is_file()]
@@ -64,6 +67,8 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    if not path.is_file():
+        raise DataError(f"{path.parent} lacks {path.name}.", _REMEDY)
     try:
         with safe_open(str(path), framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 - safe_open is no mapping
@@ -140,13 +145,7 @@ def read_adapter(
     home = folder / ADAPTER_FOLDER
     if not (home / "adapter_config.json").is_file():
         return None
-    settings = json.loads((home / "adapter_config.json").read_text(encoding="utf-8"))
-    if list(settings.get("target_modules", [])) != ["o_proj"]:
-        raise DataError(
-            f"{home}: the adapter targets {settings.get('target_modules')}, not o_proj alone.",
-            "Use the linear_spec_lora folder published with the checkpoint.",
-        )
-    rank, scale = int(settings["r"]), float(settings["lora_alpha"]) / float(settings["r"])
+    rank, scale = _adapter_settings(home / "adapter_config.json")
     found = dict(_tensors(home / "adapter_model.safetensors"))
     down, up = [], []
     for i in range(config.layers):
@@ -162,6 +161,23 @@ def read_adapter(
         down.append(found[base + "lora_A.weight"].to(device=device, dtype=dtype))
         up.append((found[base + "lora_B.weight"].float() * scale).to(device=device, dtype=dtype))
     return DraftAdapter(down, up)
+
+
+def _adapter_settings(path: Path) -> tuple[int, float]:
+    """Rank r and scale alpha / r."""
+    settings = read_object(path)
+    targets = settings.get("target_modules")
+    if targets not in (["o_proj"], "o_proj"):
+        raise DataError(
+            f"{path}: the adapter targets {targets}, not o_proj alone.",
+            "Use the linear_spec_lora folder published with the checkpoint.",
+        )
+    for key in ("r", "lora_alpha"):
+        value = settings.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise DataError(f"{path}: '{key}' is {value!r}, not a positive number.", _REMEDY)
+    rank = int(settings["r"])
+    return rank, float(settings["lora_alpha"]) / rank
 
 
 def content_hash(folder: Path) -> str:
