@@ -34,6 +34,7 @@ class Stage:
     final_rate: float
     warmup_steps: int
     seed: int
+    block_share: float = 1.0
     rank: int = 0
     alpha: float = 0.0
 

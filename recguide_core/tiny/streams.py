@@ -119,8 +119,14 @@ def _hidden(length: int, noise: Noise, rng: np.random.Generator) -> NDArray[np.b
     return hidden
 
 
-def build(rows: Sequence[Example], noise: Noise, rng: np.random.Generator) -> Batch:
-    """Return the dual-stream batch of some examples."""
+def build(
+    rows: Sequence[Example], noise: Noise, rng: np.random.Generator, block_share: float = 1.0
+) -> Batch:
+    """Return the dual-stream batch of some examples.
+
+    A share `block_share` of each answer's blocks, drawn at random, takes part in the noised stream:
+    below one, a step is cheaper and the AR loss sees more text in the same time.
+    """
     n = len(rows)
     T = -(-max(len(r.tokens) for r in rows) // 16) * 16
     longest = max(len(r.tokens) - r.prompt for r in rows) + max(noise.sizes)
@@ -142,13 +148,14 @@ def build(rows: Sequence[Example], noise: Noise, rng: np.random.Generator) -> Ba
             continue
         size = int(rng.choice(noise.sizes))
         edges = _edges(row.prompt, length, size, rng)
+        kept = rng.permutation(len(edges) - 1)[: max(1, round((len(edges) - 1) * block_share))]
         column = 0
         for number, (low, high) in enumerate(pairwise(edges)):
             answer = text[low:high]
             if high == length and text[-1] == EOS:
                 answer = np.concatenate([answer, np.full(size - len(answer), EOS)])
             k = len(answer)
-            if k == 0:
+            if k == 0 or number not in kept:
                 continue
             hidden = _hidden(k, noise, rng)
             here = slice(column, column + k)

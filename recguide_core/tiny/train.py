@@ -22,7 +22,7 @@ from torch import Tensor
 
 from recguide_core.errors import DataError
 from recguide_core.tiny.export import read_weights
-from recguide_core.tiny.lora import add_adapter
+from recguide_core.tiny.lora import add_adapter, switch_adapter
 from recguide_core.tiny.network import Shape, TinyModel
 from recguide_core.tiny.optimizer import MuonAdamW
 from recguide_core.tiny.recipe import DEFAULT_RECIPE, Recipe, Stage, read_recipe
@@ -37,6 +37,7 @@ def losses(model: TinyModel, forward: Any, batch: Batch) -> tuple[Tensor, Tensor
     """Return the AR loss and the drafting loss, nats per weighted token."""
     device = model.cos.device
     clean = batch.clean
+    switch_adapter(model, clean)
     with torch.autocast(device.type, dtype=torch.bfloat16):
         hidden = forward(
             batch.tokens.to(device), batch.positions.to(device), batch.mask().to(device), clean
@@ -69,7 +70,7 @@ class Run:
     def advance(self, forward: Any, rows: list[int]) -> tuple[float, float]:
         """Take one step on the documents `rows`; return both losses."""
         rng = np.random.default_rng((self.stage.seed, self.step))
-        batch = build([self.examples[i] for i in rows], self.noise, rng)
+        batch = build([self.examples[i] for i in rows], self.noise, rng, self.stage.block_share)
         ar, draft = losses(self.model, forward, batch)
         adapter_only = self.stage.rank > 0
         loss = draft if adapter_only else ar + self.stage.draft_weight * draft
