@@ -23,59 +23,91 @@ def build_rows(
     plan: Plan, chunks: list[PrefillChunk], table: RequestTable, mask_id: int
 ) -> tuple[Rows, IntArray]:
     """Rows of a step: prompt chunks first, then each planned request; and the main-row index."""
-    active = plan.act != Act.IDLE
-    verify = plan.act == Act.VERIFY
-    used = (plan.branch_kind >= 0) & verify[:, None]
-    branches = used.sum(1)
+    act = plan.act
+    active = act != Act.IDLE
+    used = (plan.branch_kind >= 0) & (act == Act.VERIFY)[:, None]
     firsts = np.array([c.first_draft > 0 for c in chunks], dtype=np.int64)
-    per_request = np.concatenate((1 + firsts, np.where(active, 1 + branches, 0))).astype(np.int64)
-    lead = starts_of(per_request)
-    n, nc = int(lead[-1]), len(chunks)
-
-    rows = _blank_rows(n)
-    chunk_rows = lead[:nc]
-    main = np.where(active, lead[nc:-1], -1)
-    here = main[active]
-    who = plan.who[active]
-    rows.request[here] = who
-    rows.length[here] = plan.block[active]
-    rows.start[here] = table.committed[who]
-    act = plan.act[active]
-    rows.bidirectional[here] = act != Act.VERIFY
-    rows.adapter[here] = act == Act.DRAFT
-    rows.commit[here] = act == Act.VERIFY
-    rows.kind[here] = _KIND_OF[act]
-
-    owner, column = np.nonzero(used)
-    branch_rows = main[owner] + 1 + column
-    rows.request[branch_rows] = plan.who[owner]
-    rows.length[branch_rows] = plan.branch_block[owner, column]
-    rows.parent[branch_rows] = main[owner]
-    rows.parent_len[branch_rows] = plan.branch_parent[owner, column]
-    rows.start[branch_rows] = table.committed[plan.who[owner]] + rows.parent_len[branch_rows]
-
+    lead = starts_of(np.concatenate((1 + firsts, np.where(active, 1 + used.sum(1), 0))))
+    rows = _blank_rows(int(lead[-1]))
+    main = np.where(active, lead[len(chunks) : -1], -1)
+    _place_main(rows, plan, table, main, active)
+    alt = _place_branches(rows, plan, table, main, used)
+    chunk_rows = lead[: len(chunks)].tolist()
     for c, row in zip(chunks, chunk_rows, strict=True):
-        rows.request[row], rows.length[row], rows.start[row] = c.slot, len(c.tokens), c.first
-        rows.commit[row], rows.kind[row] = True, RowKind.PREFILL
-        rows.readout[row] = Readout.LAST if c.last else Readout.NONE
-        if c.first_draft:
-            rows.request[row + 1], rows.length[row + 1] = c.slot, c.first_draft
-            rows.parent[row + 1], rows.parent_len[row + 1] = row, len(c.tokens)
-            rows.start[row + 1] = c.first + len(c.tokens)
-    side = rows.parent >= 0
-    rows.bidirectional[side] = rows.adapter[side] = True
-    rows.kind[side] = RowKind.BRANCH
+        _place_chunk(rows, c, row)
 
     start = starts_of(rows.length)
     rows.tokens = np.full(int(start[-1]), mask_id, np.int64)
     for c, row in zip(chunks, chunk_rows, strict=True):
         rows.tokens[start[row] : start[row + 1]] = c.tokens
-    _place_drafts(rows, start, here[verify[active]], who[verify[active]], table)
-    drafting = here[~verify[active]]
-    rows.tokens[start[drafting]] = table.seed[who[~verify[active]]]
-    alt = plan.branch_alt[owner, column]
-    rows.tokens[start[branch_rows[alt >= 0]]] = alt[alt >= 0]
+    _place_tokens(rows, start, plan, table, main)
+    known = np.flatnonzero(alt >= 0)
+    if len(known):
+        rows.tokens[start[known]] = alt[known]
     return rows, main
+
+
+def _place_main(
+    rows: Rows, plan: Plan, table: RequestTable, main: IntArray, active: BoolArray
+) -> None:
+    """The verify or draft row of each planned request."""
+    here, who, act = main[active], plan.who[active], plan.act[active]
+    rows.request[here] = who
+    rows.length[here] = plan.block[active]
+    rows.start[here] = table.committed[who]
+    rows.bidirectional[here] = act != Act.VERIFY
+    rows.adapter[here] = act == Act.DRAFT
+    rows.commit[here] = act == Act.VERIFY
+    rows.kind[here] = _KIND_OF[act]
+
+
+def _place_branches(
+    rows: Rows, plan: Plan, table: RequestTable, main: IntArray, used: BoolArray
+) -> IntArray:
+    """Branch rows behind their verify rows; returns the token at slot 0 of each row, or -1."""
+    alt = np.full(len(rows.length), -1, np.int64)
+    owner, column = np.nonzero(used)
+    if not len(owner):
+        return alt
+    at = main[owner] + 1 + column
+    rows.request[at] = plan.who[owner]
+    rows.length[at] = plan.branch_block[owner, column]
+    rows.parent[at] = main[owner]
+    rows.parent_len[at] = plan.branch_parent[owner, column]
+    rows.start[at] = table.committed[plan.who[owner]] + rows.parent_len[at]
+    rows.bidirectional[at] = rows.adapter[at] = True
+    rows.kind[at] = RowKind.BRANCH
+    alt[at] = plan.branch_alt[owner, column]
+    return alt
+
+
+def _place_chunk(rows: Rows, chunk: PrefillChunk, row: int) -> None:
+    """A prompt chunk and the first draft beside it."""
+    count = len(chunk.tokens)
+    rows.request[row], rows.length[row], rows.start[row] = chunk.slot, count, chunk.first
+    rows.commit[row], rows.kind[row] = True, RowKind.PREFILL
+    rows.readout[row] = Readout.LAST if chunk.last else Readout.NONE
+    if chunk.first_draft:
+        side = row + 1
+        rows.request[side], rows.length[side] = chunk.slot, chunk.first_draft
+        rows.parent[side], rows.parent_len[side] = row, count
+        rows.start[side] = chunk.first + count
+        rows.bidirectional[side] = rows.adapter[side] = True
+        rows.kind[side] = RowKind.BRANCH
+
+
+def _place_tokens(
+    rows: Rows, start: IntArray, plan: Plan, table: RequestTable, main: IntArray
+) -> None:
+    """[seed, d_1 .. d_(B-1)] into verify rows, the seed into draft rows."""
+    verify = plan.act == Act.VERIFY
+    row, slot = main[verify], plan.who[verify]
+    width = rows.length[row]
+    step = ragged_arange(width)
+    rows.tokens[np.repeat(start[row], width) + step] = table.draft[np.repeat(slot, width), step]
+    drafting = (plan.act != Act.IDLE) & ~verify
+    if drafting.any():
+        rows.tokens[start[main[drafting]]] = table.seed[plan.who[drafting]]
 
 
 def _blank_rows(n: int) -> Rows:
@@ -98,12 +130,3 @@ def _blank_rows(n: int) -> Rows:
         kind=ints(),
         tokens=np.empty(0, np.int64),
     )
-
-
-def _place_drafts(
-    rows: Rows, start: IntArray, row: IntArray, slot: IntArray, table: RequestTable
-) -> None:
-    """Fill verify rows with [seed, d_1 .. d_(B-1)]."""
-    width = rows.length[row]
-    step = ragged_arange(width)
-    rows.tokens[np.repeat(start[row], width) + step] = table.draft[np.repeat(slot, width), step]
