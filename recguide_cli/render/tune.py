@@ -1,0 +1,101 @@
+"""The human view of a tuning run: what was chosen, and what it gains or does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from recguide_cli import console
+
+SHOWN_TRIALS = 6
+
+
+@contextmanager
+def watch() -> Iterator[Callable[[str], None]]:
+    """A line that says what is running."""
+    with console.stderr().status("tuning") as status:
+        yield status.update
+
+
+def show(report: dict[str, Any], path: Path) -> None:
+    """Print the choice, the loads and the gains."""
+    _low_load(report)
+    _loads(report)
+    _methods(report)
+    for measured in report["measured"]:
+        console.say(verdict(measured, report["held_out"]))
+    console.note(f"Saved {path}")
+
+
+def _low_load(report: dict[str, Any]) -> None:
+    rows = [
+        (
+            f"B = {t['block']}, {t['corrections']} corrections"
+            f"{' + continuation' if t['continuation'] else ''}, delta {t['delta']:g}",
+            console.number(t["accepted"]),
+            f"{100 * t['reuse']:.1f} %",
+            console.number(t["rows"]),
+            console.number(1e3 * t["tokens_per_ms"], 0),
+        )
+        for t in report["low_load"][:SHOWN_TRIALS]
+    ]
+    console.table(
+        "Lowest load: fixed block with overlap, from the trace",
+        ("setting", "A", "reuse h", "branches", "tokens/s"),
+        rows,
+    )
+
+
+def _loads(report: dict[str, Any]) -> None:
+    rho = report["settings"]["rho"]
+    rows = [
+        (
+            str(row["concurrency"]),
+            console.number(row["rho"], 4),
+            console.number(rho[str(row["concurrency"])], 4),
+            " / ".join(f"{100 * share:.0f}" for share in row["shares"].values()),
+            f"{100 * row['gain']:+.1f} % [{100 * row['low']:+.1f}, {100 * row['high']:+.1f}]",
+        )
+        for row in report["offline"]
+    ]
+    blocks = " / ".join(report["offline"][0]["shares"])
+    console.table(
+        "Adaptive drafting alone, out of fold: gain over the best fixed block",
+        ("C", "rho out of fold", "rho on-policy", f"% of B = {blocks}", "gain [95 %]"),
+        rows,
+    )
+
+
+def _methods(report: dict[str, Any]) -> None:
+    names = list(report["measured"][0]["methods"])
+    console.table(
+        f"On-policy, clock {report['clock']}: tokens/s",
+        ("C", *names, "reuse h"),
+        [
+            (
+                str(m["concurrency"]),
+                *(console.number(m["methods"][name], 0) for name in names),
+                f"{100 * m['reuse']:.0f} %",
+            )
+            for m in report["measured"]
+        ],
+    )
+
+
+def verdict(measured: dict[str, Any], held_out: bool) -> str:
+    """One line: the gain over the best fixed method and over the recipe, or that there is none."""
+    best, recipe = measured["over_best"], measured["over_recipe"]
+    text = (
+        f"C = {measured['concurrency']}: {_interval(best)} over the best fixed "
+        f"({measured['best']}), {_interval(recipe)} over the recipe ({measured['recipe']})"
+    )
+    if not best["sure"]:
+        text += "; no sure gain over the best fixed method"
+    return text + ("." if held_out else "; NOT held out: there were no fresh prompts.")
+
+
+def _interval(gain: dict[str, Any]) -> str:
+    low, high = 100 * gain["low"], 100 * gain["high"]
+    return f"{100 * gain['gain']:+.1f} % ({low:+.1f} to {high:+.1f})"

@@ -1,0 +1,117 @@
+"""Policies on the real engine at a load, with time charged from the cost table.
+
+History depends on the policy, so a rho that suits the calibration's states need not suit those
+that the policy makes. The engine makes real tokens and real decisions; only time is computed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from recguide_core.engine.engine import Engine
+from recguide_core.engine.planners import Planner
+from recguide_core.engine.settings import EngineSettings
+from recguide_core.engine.virtual import VirtualClock
+from recguide_core.policy.cost import CostModel
+from recguide_core.policy.value import Reals
+from recguide_core.records import Request, Source
+
+if TYPE_CHECKING:
+    from recguide_core.calibration.shadow import ShadowPrompt
+    from recguide_core.model.registry import LoadedModel
+
+_FROM_BRANCH = (Source.CORRECTION, Source.CONTINUATION, Source.POSITION, Source.FIRST)
+
+
+@dataclass(slots=True)
+class LoadRun:
+    """One policy at one load.
+
+    Attributes:
+        method: its name; `concurrency`: C.
+        tokens, ms: of each prompt's request, float64 [prompts]; a step's time is shared alike by
+            the requests in flight, and prompts that were sent again add up.
+        blocks: rounds by block size; `rounds`, `reused`: rounds, and those drafted by a branch.
+    """
+
+    method: str
+    concurrency: int
+    tokens: Reals
+    ms: Reals
+    blocks: dict[int, int] = field(default_factory=dict)
+    rounds: int = 0
+    reused: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Tokens of one request per ms of batch time: what rho is compared with."""
+        return float(self.tokens.sum() / (self.ms.sum() * self.concurrency))
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Output of the whole batch."""
+        return 1e3 * float(self.tokens.sum() / self.ms.sum())
+
+    def per_prompt(self) -> Reals:
+        """(tokens, ms) of each prompt, float64 [prompts, 2]."""
+        return np.stack([self.tokens, self.ms], axis=1)
+
+
+def run_load(
+    model: LoadedModel,
+    planner: Planner,
+    prompts: Sequence[ShadowPrompt],
+    concurrency: int,
+    cost: CostModel,
+    *,
+    max_tokens: int,
+    positions: int,
+    method: str | None = None,
+) -> LoadRun:
+    """Serve the prompts with C in flight and add up decode tokens and time while C are.
+
+    Prompts are sent again until as many requests have ended as there are prompts (and at least C),
+    so that the load stays full. Steps with prompt chunks are not counted: every method pays them
+    alike.
+    """
+    settings = EngineSettings(max_requests=concurrency, entropy_positions=positions)
+    clock = VirtualClock(cost)
+    engine = Engine(model, planners=[planner], settings=settings, clock=clock)
+    run = LoadRun(
+        method or planner.name, concurrency, np.zeros(len(prompts)), np.zeros(len(prompts))
+    )
+    sent, finished = 0, 0
+    wanted = max(len(prompts), concurrency)
+    live: deque[str] = deque()
+    while finished < wanted:
+        while len(live) < concurrency:
+            key = f"{sent % len(prompts)}/{sent}"
+            engine.submit(Request(key, prompts[sent % len(prompts)].tokens, max_tokens))
+            live.append(key)
+            sent += 1
+        # All slots decoding: nobody can be admitted, so the step carries no prompt.
+        counted = int(engine.table.decoding.sum()) == concurrency
+        began = clock.now()
+        events = engine.step()
+        took = 1e3 * (clock.now() - began)
+        for key in live if counted else ():
+            run.ms[_prompt(key)] += took / concurrency
+        for event in events:
+            if counted and event.block:
+                run.tokens[_prompt(event.key)] += len(event.tokens)
+                run.blocks[event.block] = run.blocks.get(event.block, 0) + 1
+                run.rounds += 1
+                run.reused += int(event.source in _FROM_BRANCH)
+            if event.finished is not None:
+                live.remove(event.key)
+                finished += 1
+    return run
+
+
+def _prompt(key: str) -> int:
+    return int(key.split("/")[0])
