@@ -49,7 +49,6 @@ class SimulatedCore(EngineCore):
 
     Args:
         planners: the methods, as for the engine.
-        small_drafter: drafts are those of DFlash's drafter.
     """
 
     def __init__(
@@ -59,17 +58,14 @@ class SimulatedCore(EngineCore):
         planners: Sequence[Planner],
         settings: EngineSettings,
         clock: VirtualClock,
-        small_drafter: bool = False,
     ) -> None:
         longest = int(workload.prompt_tokens.max()) + workload.max_tokens
         context = longest + 64
         widest = max(planner.max_in_flight for planner in planners)
         pages = settings.slots * (-(-(context + widest) // PAGE_SIZE) + 1)
-        executor = SyntheticExecutor(
-            workload.texts, workload.prompt_tokens, settings.slots, small_drafter
-        )
+        self.model = SyntheticExecutor(workload.texts, workload.prompt_tokens, self._text_in)
         super().__init__(
-            executor=executor,
+            executor=self.model,
             pages=PageTable(pages, PAGE_SIZE),
             planners=planners,
             settings=settings,
@@ -78,7 +74,6 @@ class SimulatedCore(EngineCore):
             eos_ids=frozenset(),
             clock=clock,
         )
-        self.model = executor
         self.virtual = clock
         self.horizon = _FOREVER
         self.fast_forward = all(isinstance(p, ArPlanner) for p in planners)
@@ -88,9 +83,8 @@ class SimulatedCore(EngineCore):
         steps = self._identical_steps() if self.fast_forward else 0
         return self._skip(steps) if steps > 1 else super().step()
 
-    def _note_needs(self, live: Live) -> None:
-        super()._note_needs(live)
-        self.model.text_of[live.slot] = int(live.request.key)
+    def _text_in(self, slot: int) -> int:
+        return int(self.scheduler.running[slot].request.key)
 
     def _identical_steps(self) -> int:
         """How many AR steps nothing but time and tokens changes in."""
@@ -148,7 +142,7 @@ class SimulatedCore(EngineCore):
         table.rounds[slots] += steps
         table.prev_block[slots], table.prev_full[slots] = 1, True
         table.seed[slots] = table.draft[slots, 0] = true_token(table.committed[slots])
-        text = self.model.text_of[slots]
+        text = np.array([self._text_in(slot) for slot in slots.tolist()])
         newest = table.committed[slots] - self.model.prompt[text]
         table.e1[slots] = texts.entropy[text, newest]
         table.e2[slots] = texts.entropy[text, newest - 1]

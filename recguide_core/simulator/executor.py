@@ -6,6 +6,8 @@ So the engine judges simulated rounds with the same code, token by token, as rea
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from recguide_core.engine.readings import ReadoutNeeds, StepReadings
@@ -28,25 +30,21 @@ class SyntheticExecutor:
 
     Args:
         texts: one text for each request; `prompt`: prompt tokens of each, int64 [n].
-        small_drafter: drafts are those of DFlash's small drafter.
-
-    Attributes:
-        text_of: text index of the request in each slot; the simulation sets it on admission.
+        text_in: the text index of the request that holds a slot.
     """
 
-    def __init__(
-        self, texts: Texts, prompt: IntArray, slots: int, small_drafter: bool = False
-    ) -> None:
+    def __init__(self, texts: Texts, prompt: IntArray, text_in: Callable[[int], int]) -> None:
         self.texts = texts
         self.prompt = prompt
-        self.small_drafter = small_drafter
-        self.text_of = np.full(slots, -1, np.int64)
+        self.text_in = text_in
 
     def execute(self, step: PackedStep, needs: ReadoutNeeds) -> StepReadings:
         """Readings of all readouts of the step."""
         del needs
         rows = step.rows
-        text = self.text_of[rows.request]
+        slots = rows.request.tolist()
+        known = {slot: self.text_in(slot) for slot in dict.fromkeys(slots)}
+        text = np.array([known[slot] for slot in slots], np.int64)
         first = np.maximum(rows.start - self.prompt[text], 0)
         drafts = rows.bidirectional
         counts = np.diff(step.read_start)
@@ -83,8 +81,8 @@ class SyntheticExecutor:
         good = texts.left[text, first]
         masked = (rows.parent >= 0) & self._position_rows(step)
         good = np.where(masked, np.minimum(good, texts.masked[text, first]), good)
-        if self.small_drafter:
-            good = np.minimum(good, texts.drafter[text, first])
+        small = rows.kind == RowKind.DRAFTER
+        good = np.where(small, np.minimum(good, texts.drafter[text, first]), good)
         o = first[row] + slot
         here = text[row]
         wrong_at = slot == good[row]
