@@ -9,8 +9,10 @@ import torch
 
 from recguide_core.engine.clock import Clock
 from recguide_core.engine.core import EngineCore
+from recguide_core.engine.drafter import DrafterExecutor, HiddenDrafter, load_dflash
 from recguide_core.engine.events import Event
 from recguide_core.engine.planners import Planner
+from recguide_core.engine.readings import Executor
 from recguide_core.engine.runner import TorchRunner
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.errors import UsageError
@@ -31,6 +33,9 @@ def default_kv_tokens(model: LoadedModel, settings: EngineSettings, context: int
 class Engine(EngineCore):
     """`EngineCore` over a `LoadedModel`.
 
+    Args:
+        drafter: for the method `dflash`; None takes the one that lies beside the model.
+
     Raises:
         UsageError: the settings ask for a longer context than the model has.
     """
@@ -42,6 +47,7 @@ class Engine(EngineCore):
         planners: Sequence[Planner],
         settings: EngineSettings | None = None,
         clock: Clock | None = None,
+        drafter: HiddenDrafter | None = None,
     ) -> None:
         settings = settings or EngineSettings()
         limit = min(model.config.max_positions, len(model.transformer.rotary.cos))
@@ -66,8 +72,9 @@ class Engine(EngineCore):
         self.model = model
         self.pool = pool
         self.runner = TorchRunner(model, pool)
+        self.drafter = drafter
         super().__init__(
-            executor=self.runner,
+            executor=self._executor(planners),
             pages=pool,
             planners=planners,
             settings=settings,
@@ -77,6 +84,11 @@ class Engine(EngineCore):
             clock=clock,
         )
         self._kept_seconds: list[float] = []
+
+    def _executor(self, planners: Sequence[Planner]) -> Executor:
+        if not any(planner.name == "dflash" for planner in planners):
+            return self.runner
+        return DrafterExecutor(self.runner, self.drafter or load_dflash(self.model))
 
     def step(self) -> list[Event]:
         steps, began = self.counters.steps, time.perf_counter()

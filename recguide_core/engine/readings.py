@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
+
 from recguide_core.engine.rows import PackedStep
 from recguide_core.records import FloatArray, IntArray, Sampling
 
@@ -17,8 +19,8 @@ class StepReadings:
         token, alt: int64 [Q]; confidence, margin, entropy: float32 [Q].
         logprob: of `token`, float32 [Q], NaN where not asked for; `top`: readout index ->
             [(id, logprob), ...] of the best alternatives.
-        hidden: final hidden states of the readouts when the step asked for them, a tensor
-            [Q, hidden] on the device.
+        hidden: input of the head of every packed token when the step asked for it, a tensor
+            [T, hidden] on the device.
     """
 
     token: IntArray
@@ -30,6 +32,12 @@ class StepReadings:
     top: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
     hidden: Any = None
 
+    @classmethod
+    def empty(cls, hidden: Any = None) -> StepReadings:
+        """Of a step without read-outs (a prompt chunk in the middle)."""
+        none, nothing = np.empty(0, np.int64), np.empty(0, np.float32)
+        return cls(none, none, nothing, nothing, nothing, hidden=hidden)
+
 
 @dataclass(slots=True)
 class ReadoutNeeds:
@@ -38,7 +46,7 @@ class ReadoutNeeds:
     Attributes:
         sampling: slots that sample or bias logits.
         logprobs: slot -> alternatives to report.
-        hidden: keep the hidden states of the readouts.
+        hidden: keep the hidden states of all tokens.
     """
 
     sampling: dict[int, Sampling] = field(default_factory=dict)

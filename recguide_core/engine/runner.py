@@ -17,7 +17,7 @@ from recguide_core.kernels.readout_torch import log_probabilities, read_out
 from recguide_core.kernels.sampling_torch import FILTERED, SamplingRows
 from recguide_core.kvcache import KVPool
 from recguide_core.model.registry import LoadedModel
-from recguide_core.model.transformer import TokenBatch
+from recguide_core.model.transformer import Attention, TokenBatch
 from recguide_core.records import IntArray
 
 
@@ -26,7 +26,7 @@ class PreparedStep:
     """Tensors of a step, ready to run (also what the host-share replay runs again)."""
 
     batch: TokenBatch
-    attention: TorchAttention
+    attention: Attention
     sampling: SamplingRows | None
 
 
@@ -55,28 +55,45 @@ class TorchRunner:
             mask = step.adapter_tokens
             adapter = True if mask.all() else self._up(np.flatnonzero(mask))
         readout = None if len(step.readout) == total else self._up(step.readout)
-        batch = TokenBatch(self._up(step.rows.tokens), self._up(step.positions), adapter, readout)
+        batch = TokenBatch(
+            self._up(step.rows.tokens), self._up(step.positions), adapter, readout, needs.hidden
+        )
         layout = PackedLayout(step.slots, step.offset, step.prefix, step.vis)
         attention = TorchAttention(self.pool, layout, self.model.config.group)
-        return PreparedStep(batch, attention, self._sampling_rows(step, needs))
+        return PreparedStep(batch, attention, self.sampling_rows(step, needs))
 
     def replay(self, prepared: PreparedStep) -> None:
         """Forward, head and read-out of prebuilt tensors; results are dropped."""
         with torch.inference_mode():
-            hidden = self.model.transformer.forward(prepared.batch, prepared.attention)
-            self._read(self.model.transformer.head(hidden), prepared.sampling).cpu()
+            transformer, batch = self.model.transformer, prepared.batch
+            hidden = transformer.forward(batch, prepared.attention)
+            if batch.keep_hidden and batch.readout is not None:
+                hidden = hidden[batch.readout]
+            self._read(transformer.head(hidden), prepared.sampling).cpu()
 
     def _run(self, prepared: PreparedStep, step: PackedStep, needs: ReadoutNeeds) -> StepReadings:
         transformer = self.model.transformer
-        hidden = transformer.forward(prepared.batch, prepared.attention)
+        every = transformer.forward(prepared.batch, prepared.attention)
+        kept = transformer.normed(every) if needs.hidden else None
         if not len(step.readout):
-            none = np.empty(0, np.int64)
-            empty = np.empty(0, np.float32)
-            return StepReadings(none, none, empty, empty, empty)
-        logits = transformer.head(hidden)
+            return StepReadings.empty(kept)
+        pick = prepared.batch.readout if needs.hidden else None
+        logits = transformer.head(every if pick is None else every[pick])
+        readings = self.read(logits, step, needs, prepared.sampling)
+        readings.hidden = kept
+        return readings
+
+    def read(
+        self,
+        logits: torch.Tensor,
+        step: PackedStep,
+        needs: ReadoutNeeds,
+        sampling: SamplingRows | None,
+    ) -> StepReadings:
+        """Read out logits float32 [Q, vocab] of a step (overwritten) and bring them to the host."""
         plain = self._logits_for_logprobs(logits, step, needs)
         self._bias(logits, step, needs)
-        host = self._read(logits, prepared.sampling).cpu().numpy()
+        host = self._read(logits, sampling).cpu().numpy()
         readings = StepReadings(
             token=host[0].astype(np.int64),
             alt=host[1].astype(np.int64),
@@ -86,8 +103,6 @@ class TorchRunner:
         )
         if plain is not None:
             self._add_logprobs(readings, plain, step, needs)
-        if needs.hidden:
-            readings.hidden = hidden
         return readings
 
     def _read(self, logits: torch.Tensor, sampling: SamplingRows | None) -> torch.Tensor:
@@ -102,7 +117,8 @@ class TorchRunner:
         """Slot of each readout, int64 [Q]."""
         return np.repeat(step.rows.request, np.diff(step.read_start))
 
-    def _sampling_rows(self, step: PackedStep, needs: ReadoutNeeds) -> SamplingRows | None:
+    def sampling_rows(self, step: PackedStep, needs: ReadoutNeeds) -> SamplingRows | None:
+        """Settings of the readouts that sample, None when all are greedy."""
         chosen = {s: p for s, p in needs.sampling.items() if not p.greedy}
         if not chosen:
             return None

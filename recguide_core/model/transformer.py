@@ -55,12 +55,14 @@ class TokenBatch:
         tokens, positions: int64 [T].
         adapter: None (no adapter rows), True (all tokens), or int64 indices of adapter tokens.
         readout: None (all tokens) or int64 [R] indices of the tokens that need logits.
+        keep_hidden: return the hidden states of all tokens, whatever is read out.
     """
 
     tokens: torch.Tensor
     positions: torch.Tensor
     adapter: torch.Tensor | bool | None
     readout: torch.Tensor | None
+    keep_hidden: bool = False
 
 
 class Transformer:
@@ -81,7 +83,9 @@ class Transformer:
         self.rotary = RotaryTable(config.rope, config.head_dim, max_positions, self.device)
 
     def forward(self, batch: TokenBatch, attention: Attention) -> torch.Tensor:
-        """Final hidden states (before the last norm) of the readout tokens, [R, hidden]."""
+        """Final hidden states, before the last norm: [R, hidden] of the readout tokens, or
+        [T, hidden] where the batch keeps all.
+        """
         config, rotary = self.config, self.rotary
         x = F.embedding(batch.tokens, self.weights.embed)
         cos = rotary.cos[batch.positions].unsqueeze(1)
@@ -97,7 +101,7 @@ class Transformer:
             q, k, v = self._project(F.linear(h, layer.qkv), cos, sin, heat)
             mixed = attention.attend(index, q, k, v)
             adapter = batch.adapter
-            if index == last and batch.readout is not None:
+            if index == last and batch.readout is not None and not batch.keep_hidden:
                 # Nothing behind this point mixes tokens, so only readout tokens go on.
                 mixed, x = mixed[batch.readout], x[batch.readout]
                 adapter = _restrict(adapter, batch.readout)
@@ -110,11 +114,14 @@ class Transformer:
             x = x + F.linear(F.silu(gate) * up, layer.down)
         return x
 
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Input of the head, [R, hidden], of final hidden states [R, hidden]."""
+        config = self.config
+        return F.rms_norm(hidden, (config.hidden,), self.weights.norm, config.rms_eps)
+
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [R, vocab] in float32 of final hidden states [R, hidden]."""
-        config = self.config
-        h = F.rms_norm(hidden, (config.hidden,), self.weights.norm, config.rms_eps)
-        return F.linear(h, self.weights.head).float()
+        return F.linear(self.normed(hidden), self.weights.head).float()
 
     def _project(
         self,
