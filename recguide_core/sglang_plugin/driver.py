@@ -1,0 +1,320 @@
+"""One step of the production engine: the embedded engine's round over somebody else's scheduler.
+
+SGLang decides which requests run and owns their KV slots; this driver keeps the request table,
+asks the planner, packs rows, and settles, with the same functions as `engine.core`. It knows
+neither tensors nor SGLang: an executor runs the rows. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from recguide_core.engine.batching import Batching
+from recguide_core.engine.planners import Planner
+from recguide_core.engine.readings import Executor, ReadoutNeeds, StepReadings
+from recguide_core.engine.build import build_rows
+from recguide_core.engine.rows import PackedStep, PrefillChunk, pack, shape_of
+from recguide_core.engine.settings import EngineSettings
+from recguide_core.engine.settle import (
+    Verified,
+    advance,
+    judge,
+    set_seed,
+    take_drafts,
+    take_over,
+)
+from recguide_core.records import (
+    MAX_BLOCK,
+    Act,
+    IntArray,
+    Outcome,
+    Plan,
+    RequestTable,
+    Sampling,
+    Source,
+    StepShape,
+)
+
+STRIDE = MAX_BLOCK
+"""Tokens that one request can emit in one step; the width of the result grid."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPart:
+    """A piece of a request's context that SGLang wants in the cache.
+
+    Attributes:
+        key: the request; `row`: its line in SGLang's row table.
+        first: tokens of it that are cached already; tokens: the piece, int64 [n].
+        last: the context ends here, so the next token is wanted.
+        remaining: tokens that the request may still emit.
+    """
+
+    key: str
+    row: int
+    first: int
+    tokens: IntArray
+    last: bool
+    remaining: int
+    sampling: Sampling = Sampling()
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A decoding request of a step: its row, and what SGLang counts as committed and left."""
+
+    key: str
+    row: int
+    committed: int
+    remaining: int
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What a decode step emits, aligned with its turns.
+
+    Attributes:
+        tokens: int64 [n, STRIDE]; `counts`: valid ones of each line, 0 for a request that only
+            drafted or waited, int64 [n].
+        faulty: keys of requests whose logits were not finite; they emit nothing.
+    """
+
+    tokens: IntArray
+    counts: IntArray
+    faulty: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class RoundRecord:
+    """Settled rounds of a step, for traces and metrics; arrays as in `records.Outcome`."""
+
+    keys: list[str]
+    outcome: Outcome
+    source: IntArray
+    plan: Plan
+    verified: Verified
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts since start-up, the raw material of the exported figures.
+
+    Attributes:
+        request_forwards: forwards that carried a request's decode rows, summed over requests.
+        reused: rounds whose draft came from a branch; `round_tokens`: tokens that rounds emit.
+    """
+
+    steps: int = 0
+    prefills: int = 0
+    query_tokens: int = 0
+    rounds: int = 0
+    request_forwards: int = 0
+    reused: int = 0
+    round_tokens: int = 0
+    branches: int = 0
+    hits: int = 0
+    blocks: dict[int, int] = field(default_factory=dict)
+
+    def count_rounds(self, outcome: Outcome, source: IntArray) -> None:
+        """Add settled rounds."""
+        self.rounds += len(outcome.who)
+        self.round_tokens += int((outcome.matched + 1).sum())
+        self.reused += int((~np.isin(source, (Source.NONE, Source.DRAFT, Source.DRAFTER))).sum())
+        self.hits += int((outcome.hit >= 0).sum())
+        for width, count in zip(*np.unique(outcome.width, return_counts=True), strict=True):
+            self.blocks[int(width)] = self.blocks.get(int(width), 0) + int(count)
+
+
+class StepDriver:
+    """Rounds for the requests of one SGLang scheduler.
+
+    Args:
+        slots: requests that can be alive at once; context: longest sequence in tokens.
+        settings: batching and entropy positions; the limits in it are SGLang's business.
+        place: told (slot, row) whenever a request's slot is bound to a row of the row table.
+        load: nominal concurrency C that planners plan for, 0 = the requests of the step.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        planner: Planner,
+        *,
+        slots: int,
+        context: int,
+        mask_id: int,
+        settings: EngineSettings,
+        place: Callable[[int, int], None] | None = None,
+        load: int = 0,
+    ) -> None:
+        self.executor = executor
+        self.planner = planner
+        self.context = context
+        self.load = load
+        self.mask_id = mask_id
+        self.table = RequestTable.sized(slots)
+        self.batching = Batching(settings)
+        self.entropy_positions = settings.entropy_positions
+        self.needs = ReadoutNeeds()
+        self.tally = Tally()
+        self.observers: list[Callable[[RoundRecord], None]] = []
+        self.first_draft = planner.first_draft
+        self._place = place or (lambda slot, row: None)
+        self._slot: dict[str, int] = {}
+        self._running: set[str] = set()
+        self._free = list(range(slots))[::-1]
+
+    # -- requests ---------------------------------------------------------------------------
+
+    def _open(self, part: PromptPart) -> int:
+        """Bind a request to a slot and forget its history (a retracted one starts anew)."""
+        slot = self._slot.get(part.key)
+        if slot is None:
+            if not self._free:
+                self._drop_stale()
+            slot = self._slot[part.key] = self._free.pop()
+        table = self.table
+        table.reset(slot)
+        table.live[slot] = True
+        table.committed[slot] = part.first
+        table.remaining[slot] = part.remaining
+        table.room[slot] = self.context - part.first
+        self.batching.waited[slot] = 0
+        self.needs.sampling.pop(slot, None)
+        if not part.sampling.greedy or part.sampling.logit_bias:
+            self.needs.sampling[slot] = part.sampling
+        self._place(slot, part.row)
+        return slot
+
+    def forget(self, key: str) -> None:
+        """Drop a request's state; unknown keys are fine."""
+        slot = self._slot.pop(key, None)
+        if slot is not None:
+            self.table.reset(slot)
+            self.needs.sampling.pop(slot, None)
+            self._free.append(slot)
+
+    def keep_only(self, keys: Sequence[str]) -> None:
+        """Drop every request that is not among `keys`."""
+        self._running = set(keys)
+        for key in self._slot.keys() - self._running:
+            self.forget(key)
+
+    def _drop_stale(self) -> None:
+        """Forget the oldest request that the last decode step did not carry.
+
+        Requests that end with their prompt are never decoded, so nothing else drops them.
+        """
+        self.forget(next(key for key in self._slot if key not in self._running))
+
+    # -- prompts ----------------------------------------------------------------------------
+
+    def prefill(self, parts: Sequence[PromptPart]) -> tuple[IntArray, list[str]]:
+        """Commit prompt pieces in one forward, first drafts beside them where the method has any.
+
+        Returns:
+            the next token of each part (of a middle piece: whatever follows it), int64 [n]; keys
+            of requests whose logits were not finite.
+        """
+        table = self.table
+        chunks = []
+        for part in parts:
+            slot = self._open(part)
+            end = part.first + len(part.tokens)
+            draft = min(self.first_draft, self.context - end) if part.last else 0
+            chunks.append(
+                PrefillChunk(slot, part.first, part.tokens, True, draft if draft > 1 else 0)
+            )
+        plan = Plan.empty(np.empty(0, np.int64))
+        step, readings = self._forward(plan, chunks)
+        self.tally.prefills += 1
+        tokens = np.empty(len(parts), np.int64)
+        faulty, row = [], 0
+        for i, (part, chunk) in enumerate(zip(parts, chunks, strict=True)):
+            read = int(step.read_start[row])
+            slots = np.array([chunk.slot])
+            tokens[i] = readings.token[read]
+            if np.isnan(readings.entropy[read]):
+                faulty.append(part.key)
+            table.committed[slots] += len(part.tokens)
+            table.room[slots] -= len(part.tokens)
+            set_seed(table, slots, tokens[i : i + 1])
+            if chunk.first_draft:
+                block, source = np.array([chunk.first_draft]), np.array([Source.FIRST])
+                first = step.read_start[row + 1 : row + 2]
+                take_drafts(table, slots, first, block, source, readings)
+            if part.last:
+                table.decoding[slots] = True
+                table.emitted[slots] += 1
+                table.remaining[slots] -= 1
+            row += 1 + (chunk.first_draft > 0)
+        return tokens, faulty
+
+    # -- rounds -----------------------------------------------------------------------------
+
+    def decode(self, turns: Sequence[Turn]) -> StepResult:
+        """One forward for every request that can run; see `StepResult`."""
+        who = np.array([self._slot[turn.key] for turn in turns], dtype=np.int64)
+        self._agree(turns, who)
+        self.keep_only([turn.key for turn in turns])
+        plan = self.batching.select(self.planner.plan(self.table, who, self.load or len(who)))
+        step, readings = self._forward(plan, [])
+        return self._settle(turns, plan, step, readings)
+
+    def _agree(self, turns: Sequence[Turn], who: IntArray) -> None:
+        """Both sides must count the same committed tokens; the rows may have moved."""
+        committed = np.array([turn.committed for turn in turns], dtype=np.int64)
+        assert np.array_equal(self.table.committed[who], committed), "committed lengths differ"
+        self.table.remaining[who] = [turn.remaining for turn in turns]
+        for turn, slot in zip(turns, who.tolist(), strict=True):
+            self._place(slot, turn.row)
+
+    def _forward(
+        self, plan: Plan, chunks: list[PrefillChunk]
+    ) -> tuple[PackedStep, StepReadings]:
+        rows, main = build_rows(plan, chunks, self.table, self.mask_id)
+        step = pack(rows, self.table.committed, chunks, main)
+        readings = self.executor.execute(step, self.needs)
+        self._count(shape_of(step), plan)
+        return step, readings
+
+    def _count(self, shape: StepShape, plan: Plan) -> None:
+        tally = self.tally
+        tally.steps += 1
+        tally.query_tokens += shape.query_tokens
+        tally.branches += shape.branches
+        tally.request_forwards += int((plan.act != Act.IDLE).sum())
+
+    def _settle(
+        self, turns: Sequence[Turn], plan: Plan, step: PackedStep, readings: StepReadings
+    ) -> StepResult:
+        table = self.table
+        outcome, verified = judge(plan, step, readings, table, self.entropy_positions)
+        source = table.draft_source[outcome.who]
+        source[~table.has_draft[outcome.who]] = Source.NONE
+        self.tally.count_rounds(outcome, source)
+        if self.observers and len(outcome.who):
+            keys = [turns[i].key for i in verified.entry.tolist()]
+            record = RoundRecord(keys, outcome, source, plan, verified)
+            for observe in self.observers:
+                observe(record)
+        advance(table, outcome)
+        take_over(table, plan, step, outcome, verified, readings)
+        result = StepResult(
+            np.zeros((len(turns), STRIDE), np.int64), np.zeros(len(turns), np.int64)
+        )
+        if not len(outcome.who):
+            return result
+        last = verified.tokens[np.arange(len(outcome.who)), outcome.matched]
+        set_seed(table, outcome.who, last)
+        width = verified.tokens.shape[1]
+        result.tokens[verified.entry, :width] = verified.tokens
+        result.counts[verified.entry] = outcome.matched + 1
+        table.emitted[outcome.who] += outcome.matched + 1
+        emitted = np.arange(width) <= outcome.matched[:, None]
+        bad = (np.isnan(verified.entropy) & emitted).any(1)
+        result.faulty = [turns[i].key for i in verified.entry[bad].tolist()]
+        return result

@@ -1,0 +1,109 @@
+"""Runs a packed step through the SGLang model: flat over the row table.
+
+The read-out, sampling and the copy to the host are those of the embedded engine's runner.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from recguide_core.engine.readings import ReadoutNeeds
+from recguide_core.engine.rows import PackedStep
+from recguide_core.engine.runner import PreparedStep, TorchRunner
+from recguide_core.kernels import launch
+from recguide_core.kernels.ops import Geometry
+from recguide_core.kernels.sampling_torch import SamplingRows
+from recguide_core.model.transformer import TokenBatch
+from recguide_core.sglang_plugin import adapter as sgl
+from recguide_core.sglang_plugin.row_attention import KernelRowAttention, TorchRowAttention
+from recguide_core.sglang_plugin.row_cache import RowCache
+
+
+class RowModel:
+    """The SGLang module in the shape that `TorchRunner` expects of a loaded model."""
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        self.config = module.geometry
+        self.transformer = self
+        self.device: torch.device = module.weight_device
+        self.dtype: torch.dtype = module.weight_dtype
+
+    @property
+    def adapter(self) -> Any:
+        return self.module.adapter
+
+    def forward(self, batch: TokenBatch, attention: Any) -> torch.Tensor:
+        return self.module.forward_rows(batch, attention)  # type: ignore[no-any-return]
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.module.head(hidden)  # type: ignore[no-any-return]
+
+
+class FlatExecutor(TorchRunner):
+    """One ragged forward over all requests' rows."""
+
+    layout = "flat"
+
+    def __init__(self, module: Any, cache: RowCache) -> None:
+        model: Any = RowModel(module)
+        pool: Any = cache
+        super().__init__(model, pool)
+        self.cache = cache
+        self.parts, _ = sgl.tensor_parallel()
+        self._ops: dict[tuple[int, int], Any] = {}
+
+    def prepare(self, step: PackedStep, needs: ReadoutNeeds) -> PreparedStep:
+        """Upload a step's indices and plan its attention over the row table."""
+        adapter: torch.Tensor | bool | None = None
+        if self.model.transformer.adapter is not None and step.rows.adapter.any():
+            mask = step.adapter_tokens
+            adapter = True if mask.all() else self._up(np.flatnonzero(mask))
+        total = len(step.positions)
+        readout = None if len(step.readout) == total else self._up(step.readout)
+        batch = TokenBatch(self._up(step.rows.tokens), self._up(step.positions), adapter, readout)
+        attention: Any = self.attention_of(step)
+        return PreparedStep(batch, attention, self.sampling_rows(step, needs))
+
+    def attention_of(self, step: PackedStep) -> TorchRowAttention | KernelRowAttention:
+        """The packed kernel on CUDA where a compiled configuration exists, else the twin."""
+        ops = None
+        if self.device.type == "cuda":
+            ops = self._kernels(len(step.positions), len(step.slots))
+        if ops is None:
+            return TorchRowAttention(self.cache, step, self.model.config.group)
+        return KernelRowAttention(self.cache, step, ops)
+
+    def _kernels(self, tokens: int, requests: int) -> Any:
+        """Kernels for the bucket that holds the step, None when no bucket does."""
+        bucket = launch.bucket(tokens, launch.TOKEN_BUCKETS)
+        rows = launch.bucket(requests, launch.REQUEST_BUCKETS)
+        if bucket is None or rows is None:
+            return None
+        key = (bucket, rows)
+        if key not in self._ops:
+            self._ops[key] = make_kernels(self.model.config, self.parts, *key, self.device)
+        return self._ops[key]
+
+    def _read(self, logits: torch.Tensor, sampling: SamplingRows | None) -> torch.Tensor:
+        # Ranks must decide alike, and their logits may differ in the last bit.
+        return sgl.from_rank_zero(super()._read(logits, sampling))
+
+
+def make_kernels(
+    config: Any, parts: int, tokens: int, requests: int, device: torch.device
+) -> Any:
+    """`TritonRoundOps` of one bucket for this rank's heads, None when no kernel serves them."""
+    from recguide_core.kernels.ops_triton import TritonRoundOps
+
+    heads, kv_heads = config.heads // parts, max(1, config.kv_heads // parts)
+    geometry = Geometry(
+        heads, kv_heads, config.head_dim, config.vocab, 1, config.mask_id, config.eos_ids
+    )
+    if not launch.attention_config(tokens, requests, geometry.group, config.head_dim, 1):
+        return None
+    processors = torch.cuda.get_device_properties(device).multi_processor_count
+    return TritonRoundOps(geometry, tokens, requests, device, processors)

@@ -1,0 +1,178 @@
+"""The worker that SGLang's scheduler calls: batches in, accepted tokens out.
+
+Between SGLang's batches and the driver's parts and turns; what a round is, is the driver's
+business. The state that SGLang carries from step to step is empty, because the driver keeps it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from recguide_core.engine.settings import EngineSettings
+from recguide_core.model.config import ModelConfig
+from recguide_core.model.weights import read_adapter
+from recguide_core.sglang_plugin import adapter as sgl
+from recguide_core.sglang_plugin.admission import sampling_of
+from recguide_core.sglang_plugin.driver import STRIDE, PromptPart, StepDriver, Turn
+from recguide_core.sglang_plugin.plugin import current_settings
+from recguide_core.sglang_plugin.row_cache import RowCache
+from recguide_core.sglang_plugin.trace import trace_writer
+
+NOT_FINITE = "the model's logits are not finite"
+
+
+class CarriedState(sgl.SpecInput):  # type: ignore[misc,unused-ignore]
+    """What SGLang passes from step to step: nothing but its own book-keeping."""
+
+    def __init__(self) -> None:
+        super().__init__(sgl.STATE_KIND)
+        self.num_tokens_per_req = self.num_tokens_for_logprob_per_req = 1
+        self.future_indices = None
+
+    def filter_batch(self, new_indices: Any, new_indices_cpu: Any = None) -> None:
+        """Requests left the batch; the driver drops them by key."""
+
+    def merge_batch(self, other: Any) -> None:
+        """Requests joined the batch; the driver knows them since their prefill."""
+
+
+class RecGuideWorker(sgl.BaseSpecWorker):  # type: ignore[misc,unused-ignore]
+    """Speculative worker `RECGUIDE` (V2 schema, synchronous)."""
+
+    def __init__(
+        self, server_args: Any, gpu_id: int, nccl_port: int, target_worker: Any, **_: Any
+    ) -> None:
+        super().__init__()
+        del gpu_id, nccl_port
+        self.server_args = server_args
+        self._target_worker, self._draft_worker = target_worker, None
+        self.model_runner = target_worker.model_runner
+        self.device = target_worker.device
+        self.plugin_settings = current_settings()
+        self.speculative_num_steps = 1
+        self.speculative_num_draft_tokens = server_args.speculative_num_draft_tokens
+        self.topk = 1
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_target_worker":
+            raise AttributeError(name)
+        return getattr(self._target_worker, name)
+
+    # -- start-up, in the order in which SGLang calls it ------------------------------------
+
+    def init_attention_backends(self) -> None:
+        """The KV pool exists now: build cache, executor and driver."""
+        from recguide_core.sglang_plugin.build import build_executor, build_planner
+        from recguide_core.sglang_plugin.metrics import Exporter
+
+        runner, settings = self.model_runner, self.plugin_settings
+        module = runner.model
+        config: ModelConfig = module.geometry
+        folder = Path(self.server_args.model_path)
+        context = sgl.context_limit(runner)
+        module.prepare(
+            context, read_adapter(folder, config, module.weight_device, module.weight_dtype)
+        )
+        k, v = sgl.kv_buffers(runner, config.layers)
+        slots = 2 * sgl.most_requests(runner) + 16
+        cache = RowCache(sgl.row_table(runner), k, v, np.zeros(slots, np.int64))
+        executor = build_executor(settings, module, cache, runner)
+        planner, notes = build_planner(settings, folder, str(self.device))
+        self.driver = StepDriver(
+            executor,
+            planner,
+            slots=slots,
+            context=context,
+            mask_id=config.mask_id,
+            settings=EngineSettings(
+                max_requests=slots,
+                batching=settings.batching,
+                entropy_positions=settings.entropy_positions,
+            ),
+            place=cache.bind,
+            load=settings.load,
+        )
+        self.exporter = Exporter(
+            self.driver, planner.name, settings.layout, enabled=self.server_args.enable_metrics
+        )
+        self.exporter.announce(notes)
+        if settings.trace is not None and sgl.tensor_parallel()[1] == 0:
+            self.driver.observers.append(trace_writer(Path(settings.trace)))
+
+    def init_cuda_graphs(self) -> None:
+        """Capture our own graphs where there is a device for them."""
+        capture = getattr(self.driver.executor, "capture", None)
+        if capture is not None and self.plugin_settings.graphs:
+            capture()
+
+    # -- steps ------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def forward_batch_generation(self, batch: Any, on_publish: Any = None, **_: Any) -> Any:
+        """One step for the scheduler; a prefill or a round."""
+        del on_publish
+        result = self._decode(batch) if batch.forward_mode.is_decode() else self._prefill(batch)
+        self.exporter.update()
+        return result
+
+    def _prefill(self, batch: Any) -> Any:
+        ids = batch.input_ids.cpu().numpy().astype(np.int64)
+        rows = batch.req_pool_indices.tolist()
+        ends = np.cumsum(batch.extend_lens)
+        parts = [
+            PromptPart(
+                key=request.rid,
+                row=rows[i],
+                first=int(batch.prefix_lens[i]),
+                tokens=ids[ends[i] - batch.extend_lens[i] : ends[i]],
+                last=sgl.is_last_piece(request),
+                remaining=sgl.tokens_left(request),
+                sampling=sampling_of(request.sampling_params),
+            )
+            for i, request in enumerate(batch.reqs)
+        ]
+        tokens, faulty = self.driver.prefill(parts)
+        self._fail(batch, faulty)
+        return sgl.GenerationBatchResult(
+            logits_output=sgl.LogitsProcessorOutput(next_token_logits=None),
+            next_token_ids=torch.from_numpy(tokens),
+            new_seq_lens=batch.seq_lens,
+            next_draft_input=CarriedState(),
+            can_run_cuda_graph=False,
+        )
+
+    def _decode(self, batch: Any) -> Any:
+        committed = sgl.committed_lengths(batch)
+        rows = batch.req_pool_indices.tolist()
+        turns = [
+            Turn(request.rid, rows[i], committed[i], sgl.tokens_left(request))
+            for i, request in enumerate(batch.reqs)
+        ]
+        step = self.driver.decode(turns)
+        self._fail(batch, step.faulty)
+        counts = torch.from_numpy(step.counts)
+        return sgl.GenerationBatchResult(
+            logits_output=sgl.LogitsProcessorOutput(next_token_logits=None),
+            next_token_ids=torch.from_numpy(step.tokens).reshape(-1),
+            accept_lens=counts.to(torch.int32),
+            new_seq_lens=batch.seq_lens + counts.to(batch.seq_lens),
+            next_draft_input=CarriedState(),
+            speculative_num_draft_tokens=self.speculative_num_draft_tokens,
+            speculative_output_stride=STRIDE,
+            num_non_draft_tokens_per_req=0,
+            can_run_cuda_graph=self.exporter.last_was_graph(),
+        )
+
+    def _fail(self, batch: Any, keys: list[str]) -> None:
+        for request in batch.reqs:
+            if request.rid in keys:
+                sgl.fail_request(request, NOT_FINITE)
+
+    def note_request_finished(self, *, rid: str, natural_stop: bool) -> None:
+        """SGLang settled a request's end."""
+        del natural_stop
+        self.driver.forget(rid)
