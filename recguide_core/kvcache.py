@@ -43,3 +43,17 @@ class KVPool(PageTable):
             return [torch.zeros(shape, device=device, dtype=dtype) for _ in range(layers)]
 
         self.k, self.v = blank(), blank()
+
+    def release(self, request: int) -> None:
+        """Give all pages of a request back, wiped: free pages hold finite values."""
+        held = self._held.get(request)
+        if held is not None and held.touched:
+            start = self.run_start(request)
+            used: slice | torch.Tensor
+            if start >= 0:
+                used = slice(start, start + held.touched)
+            else:
+                used = torch.from_numpy(self.slots(request, 0, held.touched)).to(self.k[0].device)
+            for tensor in (*self.k, *self.v):
+                tensor[used] = 0.0
+        super().release(request)

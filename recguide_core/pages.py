@@ -27,6 +27,7 @@ class _Holding:
     run: bool = True
     committed: int = 0
     in_flight: int = 0
+    touched: int = 0
 
 
 class PageTable:
@@ -113,6 +114,7 @@ class PageTable:
         """Name the slots behind the committed prefix that this step's rows write."""
         held = self._held[request]
         held.in_flight = in_flight
+        held.touched = max(held.touched, held.committed + in_flight)
         assert held.committed + in_flight <= len(held.pages) * self.page_size
 
     def commit(self, request: int, tokens: int) -> None:

@@ -197,7 +197,7 @@ class TorchAttention:
         if starts.min() < 0 or gaps.min() != gaps.max():
             return None
         length = int((layout.prefix + counts).max())
-        if starts[order[-1]] + length > len(self.pool.k[0]):
+        if not self._padding_is_safe(layout.request, starts, length):
             return None
         masks = np.full((len(counts), int(counts[0]), length), -np.inf, np.float32)
         for place, i in enumerate(order.tolist()):
@@ -213,3 +213,16 @@ class TorchAttention:
             length=length,
             mask=self._upload(masks),
         )
+
+    def _padding_is_safe(self, request: IntArray, starts: IntArray, length: int) -> bool:
+        """Whether `length` slots from each start are the request's own or free.
+
+        Masked keys still meet the query: a fault in another request's pages would come through,
+        as 0 x NaN. Free pages are wiped.
+        """
+        size = self.pool.page_size
+        page = starts[:, None] // size + np.arange(self.pool.pages_for(length))
+        if page.max() >= self.pool.pages:
+            return False
+        owner = self.pool.owner[page]
+        return bool(((owner == request[:, None]) | (owner < 0)).all())
