@@ -23,7 +23,10 @@ SUFFIX = {
 
 def shipped_folder() -> Path:
     """The folder of the shipped tables, beside the package in a checkout and in a wheel."""
-    return Path(recguide_core.__path__[0]).parent / "tables"
+    beside = Path(recguide_core.__path__[0]).parent
+    # A wheel installs them under a name of our own: `tables` belongs to PyTables.
+    installed = beside / "recguide_tables"
+    return installed if installed.is_dir() else beside / "tables"
 
 
 def shipped_names(artefact: str) -> list[str]:

@@ -34,7 +34,7 @@ def test_every_command_has_help(recguide, name):
     result = recguide(name, "--help")
     assert result.exit_code == 0
     assert f"recguide {name}" in result.output
-    assert "--json" in result.output
+    assert name == "serve" or "--json" in result.output
 
 
 @pytest.mark.parametrize("args", [("--help",), ("bench", "--help"), ("profile", "--help")])

@@ -1,0 +1,116 @@
+"""Times single forwards with the engine's own runner, on prefixes of zeros.
+
+A forward's time does not depend on the values in the cache, so no prompt is needed. What is
+timed is `execute`: upload, attention planning, forward, head, read-out and the copy back.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+
+from recguide_core.engine.readings import ReadoutNeeds
+from recguide_core.engine.rows import PackedStep, pack
+from recguide_core.engine.runner import TorchRunner
+from recguide_core.kvcache import KVPool
+from recguide_core.model.registry import LoadedModel
+from recguide_core.profiling.grid import Point
+from recguide_core.records import Readout, Row, RowKind, Rows
+
+PAGE = 16
+
+
+class Bench:
+    """A model with a KV pool that is large enough for every point."""
+
+    def __init__(self, model: LoadedModel, points: list[Point]) -> None:
+        self._model = model
+        self._needs = ReadoutNeeds()
+        tokens = max(p.requests * _pages(p.context + p.block * (1 + p.branches)) for p in points)
+        self._pool = KVPool(
+            layers=model.config.layers,
+            kv_heads=model.config.kv_heads,
+            head_dim=model.config.head_dim,
+            tokens=tokens * PAGE,
+            page_size=PAGE,
+            device=model.transformer.device,
+            dtype=model.transformer.dtype,
+        )
+        self._runner = TorchRunner(model, self._pool)
+
+    def time_ms(self, point: Point, repeats: int) -> list[float]:
+        """Milliseconds of `repeats` forwards of this shape, one untimed before them."""
+        step = self._set_up(point)
+        try:
+            self._once(point, step)
+            return [self._once(point, step) for _ in range(repeats)]
+        finally:
+            for slot in range(point.requests):
+                self._pool.release(slot)
+
+    def _set_up(self, point: Point) -> PackedStep:
+        rows: list[Row] = []
+        for slot in range(point.requests):
+            in_flight = point.block * (1 + point.branches)
+            assert self._pool.reserve(slot, point.context + in_flight), "the pool was sized for it"
+            self._pool.begin(slot, point.context)
+            self._pool.commit(slot, point.context)
+            rows += rows_of(point, slot, self._model.config.mask_id, len(rows))
+        return pack(Rows.of(rows), np.full(point.requests, point.context, np.int64))
+
+    def _once(self, point: Point, step: PackedStep) -> float:
+        in_flight = point.block * (1 + point.branches)
+        for slot in range(point.requests):
+            self._pool.begin(slot, in_flight)
+        _wait(self._model.transformer.device)
+        began = time.perf_counter()
+        self._runner.execute(step, self._needs)
+        _wait(self._model.transformer.device)
+        elapsed = 1e3 * (time.perf_counter() - began)
+        for slot in range(point.requests):
+            self._pool.commit(slot, 0)
+        return elapsed
+
+
+def rows_of(point: Point, slot: int, mask_id: int, first_row: int) -> list[Row]:
+    """Rows of one request at this point; `first_row` is the index of its first row."""
+    masks = np.full(point.block, mask_id, np.int64)
+    if point.kind == "draft":
+        return [
+            Row(slot, masks, point.context, bidirectional=True, adapter=True, kind=RowKind.DRAFT)
+        ]
+    prefill = point.kind == "prefill"
+    main = Row(
+        slot,
+        masks,
+        point.context,
+        commit=True,
+        readout=Readout.LAST if prefill else Readout.ALL,
+        kind=RowKind.PREFILL if prefill else RowKind.VERIFY,
+    )
+    places = np.linspace(1, point.block, point.branches).astype(int).tolist()
+    branches = [
+        Row(
+            slot,
+            masks,
+            point.context + place,
+            parent=first_row,
+            parent_len=place,
+            bidirectional=True,
+            adapter=True,
+            kind=RowKind.BRANCH,
+        )
+        for place in places
+    ]
+    return [main, *branches]
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _pages(tokens: int) -> int:
+    return -(-tokens // PAGE)
