@@ -1,1 +1,1 @@
-
+"""An OpenAI-compatible HTTP server over the embedded engine, and its playground page."""

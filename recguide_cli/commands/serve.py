@@ -1,0 +1,210 @@
+"""`recguide serve`: an OpenAI-compatible server with a playground page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from recguide_cli import console
+
+if TYPE_CHECKING:
+    from recguide_core.serving.launch import LaunchConfig
+    from recguide_core.serving.settings import ServerSettings
+
+MODEL, ENGINE, NETWORK, LIMITS = "Model and method", "Engine", "Network", "Limits"
+
+
+def run(
+    model: Annotated[
+        str,
+        typer.Option(rich_help_panel=MODEL, help="Bundled name, alias (nld-8b), hub id or folder."),
+    ] = "nld-tiny",
+    method: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=MODEL,
+            help="Of requests that name none: ar, linear, linear:recipe, tidar, dflash, overlap, "
+            "adaptive, recguide; auto is recguide where a policy is found, else overlap.",
+        ),
+    ] = "auto",
+    block_size: Annotated[
+        int | None,
+        typer.Option(rich_help_panel=MODEL, help="B of methods with a fixed block (default: 16)."),
+    ] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            rich_help_panel=MODEL, help="Policy file of `recguide tune` (default: found)."
+        ),
+    ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", rich_help_panel=MODEL, help="Use a policy made for another model."),
+    ] = False,
+    served_model_name: Annotated[
+        str | None,
+        typer.Option(rich_help_panel=MODEL, help="The model's name in the API (default: --model)."),
+    ] = None,
+    temperature: Annotated[
+        float,
+        typer.Option(rich_help_panel=MODEL, help="Of requests that name none, as OpenAI's: 1."),
+    ] = 1.0,
+    device: Annotated[str, typer.Option(rich_help_panel=ENGINE, help="cpu or cuda[:n].")] = "cpu",
+    dtype: Annotated[
+        str, typer.Option(rich_help_panel=ENGINE, help="float32, bfloat16 or float16.")
+    ] = "float32",
+    threads: Annotated[
+        int, typer.Option(rich_help_panel=ENGINE, help="CPU threads of torch; 0 leaves them.")
+    ] = 0,
+    max_requests: Annotated[
+        int, typer.Option(rich_help_panel=ENGINE, help="Requests that run at once (C).")
+    ] = 16,
+    context: Annotated[
+        int, typer.Option(rich_help_panel=ENGINE, help="Longest sequence; 0 = the model's.")
+    ] = 0,
+    kv_tokens: Annotated[
+        int, typer.Option(rich_help_panel=ENGINE, help="Tokens of the KV pool; 0 = enough.")
+    ] = 0,
+    prefill_chunk: Annotated[
+        int, typer.Option(rich_help_panel=ENGINE, help="Longest piece of a prompt in one forward.")
+    ] = 512,
+    batching: Annotated[
+        str, typer.Option(rich_help_panel=ENGINE, help="ragged or bucketed.")
+    ] = "ragged",
+    host: Annotated[
+        str, typer.Option(rich_help_panel=NETWORK, help="Address to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(rich_help_panel=NETWORK, help="Port to listen on; 0 picks a free one.")
+    ] = 8000,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="RECGUIDE_API_KEY",
+            show_envvar=True,
+            rich_help_panel=NETWORK,
+            help="Clients must send it as a bearer token.",
+        ),
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(rich_help_panel=NETWORK, help="Web origin that may call; can be repeated."),
+    ] = None,
+    max_queue: Annotated[
+        int, typer.Option(rich_help_panel=LIMITS, help="Answers that may wait; more get 429.")
+    ] = 256,
+    request_timeout: Annotated[
+        float, typer.Option(rich_help_panel=LIMITS, help="Seconds after which a request ends.")
+    ] = 600.0,
+    drain_timeout: Annotated[
+        float, typer.Option(rich_help_panel=LIMITS, help="Seconds for running answers at the end.")
+    ] = 30.0,
+    stall_timeout: Annotated[
+        float, typer.Option(rich_help_panel=LIMITS, help="Seconds of one step before an alarm.")
+    ] = 120.0,
+    max_body: Annotated[
+        int, typer.Option(rich_help_panel=LIMITS, help="Bytes of a request body.")
+    ] = 4 << 20,
+    no_speculation_usage: Annotated[
+        bool,
+        typer.Option(
+            "--no-speculation-usage",
+            rich_help_panel=LIMITS,
+            help="Leave rounds and tau out of usage.",
+        ),
+    ] = False,
+) -> None:
+    """Serves the OpenAI API, with a page at / that shows speculation at work.
+
+    Point any OpenAI client at http://HOST:PORT/v1. Needs the extra `serve`.
+    One JSON line per request goes to stderr; SIGTERM drains.
+    """
+    _need_extra()
+    from recguide_core.engine.settings import EngineSettings
+    from recguide_core.serving.launch import LaunchConfig
+    from recguide_core.serving.settings import ServerSettings
+
+    settings = ServerSettings(
+        served_name=served_model_name or model,
+        host=host,
+        port=port,
+        max_queue=max_queue,
+        request_timeout=request_timeout,
+        drain_timeout=drain_timeout,
+        stall_timeout=stall_timeout,
+        max_body=max_body,
+        temperature=temperature,
+        api_key=api_key,
+        cors_origins=tuple(cors_origin or ()),
+        speculation_usage=not no_speculation_usage,
+    )
+    config = LaunchConfig(
+        model=model,
+        method=method,
+        block_size=block_size,
+        device=device,
+        dtype=dtype,
+        policy=policy,
+        force=force,
+        engine=EngineSettings(
+            max_requests=max_requests,
+            prefill_chunk=prefill_chunk,
+            kv_tokens=kv_tokens,
+            context=context,
+            batching=batching,
+            threads=threads,
+        ),
+    )
+    _serve_embedded(config, settings)
+
+
+def _need_extra() -> None:
+    from importlib.util import find_spec
+
+    from recguide_core.errors import RecGuideError
+
+    missing = [n for n in ("fastapi", "uvicorn", "prometheus_client") if find_spec(n) is None]
+    if missing:
+        raise RecGuideError(
+            f"The server needs {', '.join(missing)}.", 'Install it: pip install "recguide[serve]"'
+        )
+
+
+def _serve_embedded(config: LaunchConfig, settings: ServerSettings) -> None:
+    from recguide_core.serving.launch import launch
+    from recguide_core.serving.runtime import Runtime
+    from recguide_core.serving.server import serve
+
+    _log_to_stderr()
+    console.note(f"Loading {config.model} ...")
+    served = launch(config)
+    console.note(
+        f"{served.default_method} of {', '.join(served.methods)}; context "
+        f"{served.engine.context}; ready in {sum(_seconds(served.report)):.1f} s"
+    )
+
+    def show(address: str) -> None:
+        console.say(f"[bold]RecGuide[/bold] serves {settings.served_name} at {address}")
+        console.note(f"API: {address}/v1   page: {address}/   stop: Ctrl-C")
+
+    serve(Runtime(served, settings), show)
+
+
+def _seconds(report: object) -> list[float]:
+    assert hasattr(report, "items")
+    return [value for name, value in report.items() if name.endswith("_seconds")]
+
+
+def _log_to_stderr() -> None:
+    import logging
+    import sys
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    for name in ("recguide", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.setLevel(logging.WARNING if name == "uvicorn.error" else logging.INFO)
+        logger.propagate = False
