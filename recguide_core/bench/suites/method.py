@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -86,7 +87,7 @@ class MethodSuite:
         for request in run.requests.values():
             # The last round is cut by EOS or budget.
             band = [interval(a) for a in request.accepted[:-1]]
-            for now, after in zip(band, band[1:], strict=False):
+            for now, after in pairwise(band):
                 counts[now, after] += 1
         total = counts.sum(1, keepdims=True)
         percent = 100 * counts / np.where(total == 0, np.nan, total)
