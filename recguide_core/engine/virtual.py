@@ -5,6 +5,8 @@ The real engine on it makes real tokens and real decisions; only time is compute
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from recguide_core.policy.cost import CostModel, Shapes
@@ -13,6 +15,7 @@ from recguide_core.policy.host import NO_HOST, HostTime
 from recguide_core.records import StepShape
 
 _REMEMBERED = 1 << 17
+_FAR = 1 << 20
 
 
 class VirtualClock:
@@ -23,15 +26,28 @@ class VirtualClock:
         name: how the run is labelled, e.g. `b200/nld-8b`.
         context: committed tokens to charge for each request beyond those it really has, so that
             short test prompts cost like the contexts that the table was measured at.
+        drafter: price of a small drafter's forward; without it such a forward costs what a draft
+            of the model itself would, which is an upper bound.
+        padded: charge every row as wide as the widest of its forward, as engines without ragged
+            batches compute it.
 
     Attributes:
         origins: steps by how their price is known (measured, interpolated, modelled).
     """
 
     def __init__(
-        self, model: CostModel, host: HostTime = NO_HOST, name: str = "virtual", context: int = 0
+        self,
+        model: CostModel,
+        host: HostTime = NO_HOST,
+        name: str = "virtual",
+        *,
+        context: int = 0,
+        drafter: CostModel | None = None,
+        padded: bool = False,
     ) -> None:
         self.model = model
+        self.drafter = drafter
+        self.padded = padded
         self.host = host
         self.name = name
         self.context = context
@@ -62,6 +78,9 @@ class VirtualClock:
 
     def _price(self, shape: StepShape) -> tuple[float, float, str]:
         """ms without K/V, ms per K/V token, and the label of the forward's price."""
+        if self.padded and shape.block_size:
+            widest = (shape.requests + shape.branches) * shape.block_size
+            shape = replace(shape, query_tokens=max(widest, shape.query_tokens))
         key = (shape.kind, shape.requests, shape.query_tokens, shape.branches)
         found = self._prices.get(key)
         if found is None:
@@ -71,22 +90,20 @@ class VirtualClock:
         return found
 
     def _look_up(self, shape: StepShape) -> tuple[float, float, str]:
-        shapes = Shapes.of([shape])
+        model = self.model
+        # A drafter's forward is part of a step whose host time the target's forward carries.
         beside = float(self.host.ms(shape.requests))
-        if isinstance(self.model, FittedCost):
-            fixed, per_kv = self.model.terms(shapes)
-            return float(fixed[0]) + beside, float(per_kv[0]), self.model.origin(shapes)[0]
-        none = Shapes.of([_with_kv(shape, 0)])
-        far = Shapes.of([_with_kv(shape, 1 << 20)])
-        base = float(self.model.ms(none)[0])
-        slope = (float(self.model.ms(far)[0]) - base) / (1 << 20)
+        if shape.kind == "drafter":
+            model, beside = self.drafter or model, 0.0
+            shape = replace(shape, kind="draft")
+        shapes = Shapes.of([shape])
+        if isinstance(model, FittedCost):
+            fixed, per_kv = model.terms(shapes)
+            return float(fixed[0]) + beside, float(per_kv[0]), model.origin(shapes)[0]
+        none, far = (Shapes.of([replace(shape, kv_tokens=kv)]) for kv in (0, _FAR))
+        base = float(model.ms(none)[0])
+        slope = (float(model.ms(far)[0]) - base) / _FAR
         return base + beside, max(slope, 0.0), "interpolated"
-
-
-def _with_kv(shape: StepShape, kv: int) -> StepShape:
-    return StepShape(
-        shape.kind, shape.requests, shape.query_tokens, kv, shape.block_size, shape.branches
-    )
 
 
 class ScaledCost:

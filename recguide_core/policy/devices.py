@@ -31,7 +31,7 @@ class ModelSize:
     """What a forward of a dense decoder must move and compute.
 
     Attributes:
-        weight_bytes: read once per forward.
+        weight_bytes: read once per forward, `head_bytes` of them by the output head.
         token_flops: of the matrix products, per query token.
         kv_bytes: of one cached token.
         pair_flops: of attention, per query token and key.
@@ -40,6 +40,7 @@ class ModelSize:
     name: str
     layers: int
     weight_bytes: float
+    head_bytes: float
     token_flops: float
     kv_bytes: float
     pair_flops: float
@@ -55,6 +56,7 @@ class ModelSize:
             name=name,
             layers=layers,
             weight_bytes=2.0 * read,
+            head_bytes=2.0 * hidden * vocab,
             token_flops=2.0 * read,
             kv_bytes=4.0 * layers * kv_out,
             pair_flops=4.0 * layers * q_out,
