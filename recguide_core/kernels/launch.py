@@ -13,6 +13,8 @@ SHAPES = ((128, 4), (64, 2))
 """(head size, query heads per KV head): every published NLD size, and nld-tiny."""
 PAGE_SIZES = (1, 16)
 
+MAX_EOS = 4
+"""EOS ids that the read-out and settle kernels take; the published models have one."""
 MAX_REQUESTS = 256
 """Requests in one forward; the device planner sums over this many in one program."""
 

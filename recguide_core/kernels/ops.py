@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from recguide_core.kernels import attention_reference, rope_torch
+from recguide_core.kernels import attention_reference, launch, rope_torch
 from recguide_core.kernels.assemble_torch import assemble
 from recguide_core.kernels.choose_torch import RoundRule, choose
 from recguide_core.kernels.lora_torch import add_masked
@@ -26,9 +26,6 @@ from recguide_core.kernels.round_state import (
     RoundState,
 )
 from recguide_core.kernels.settle_torch import settle
-
-MAX_EOS = 4
-"""EOS ids that the kernels take; the published models have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +48,7 @@ class Geometry:
     @property
     def eos_slots(self) -> tuple[int, int, int, int]:
         """EOS ids as the kernels take them, -1 for none."""
-        a, b, c, d = (*self.eos_ids, -1, -1, -1, -1)[:MAX_EOS]
+        a, b, c, d = (*self.eos_ids, -1, -1, -1, -1)[: launch.MAX_EOS]
         return a, b, c, d
 
 

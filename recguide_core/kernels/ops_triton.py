@@ -18,7 +18,7 @@ from recguide_core.kernels.attention_triton import attention_merge, attention_ti
 from recguide_core.kernels.choose_torch import RoundRule
 from recguide_core.kernels.choose_triton import choose_acts
 from recguide_core.kernels.lora_triton import lora_expand, lora_shrink
-from recguide_core.kernels.ops import MAX_EOS, Geometry, PageTable, Rotation, split_qkv
+from recguide_core.kernels.ops import Geometry, PageTable, Rotation, split_qkv
 from recguide_core.kernels.readout_triton import readout_merge, readout_partials
 from recguide_core.kernels.rope_triton import rotate_and_store
 from recguide_core.kernels.round_state import (
@@ -111,7 +111,7 @@ class TritonRoundOps:
                 f"page {g.page}, {requests} requests.",
                 "Use the torch attention back end for this model.",
             )
-        assert len(g.eos_ids) <= MAX_EOS
+        assert len(g.eos_ids) <= launch.MAX_EOS
         self.geometry = geometry
         self.config = found
         self.tokens, self.requests = tokens, requests

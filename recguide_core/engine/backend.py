@@ -1,0 +1,110 @@
+"""From a back end's name to the executor of an engine: the one place that knows all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from recguide_core.engine.readings import Executor
+from recguide_core.engine.runner import TorchRunner
+from recguide_core.kernels import backends
+from recguide_core.kernels.device_forward import geometry_of
+from recguide_core.kernels.graphs import Capture, GraphCache
+from recguide_core.kvcache import KVPool
+from recguide_core.model.registry import LoadedModel
+
+GRAPH_BYTES = 4 << 30
+"""Device memory that all captured graphs may take together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """How an engine runs its steps.
+
+    Attributes:
+        executor: runs a step; choice: back end and why not the others.
+        graphs: counts of replayed and eager forwards, None for the torch back end.
+        faults: what the self-test found; the executor is then the torch runner.
+    """
+
+    executor: Executor
+    choice: backends.Choice
+    graphs: GraphCache | None
+    faults: list[str]
+
+
+def target_of(model: LoadedModel, page: int) -> backends.Target:
+    """What a back end would have to run."""
+    device, config = model.transformer.device, model.config
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    dtype = str(model.transformer.dtype).removeprefix("torch.")
+    return backends.Target(
+        device.type, dtype, config.head_dim, config.group, page, len(config.eos_ids), capability
+    )
+
+
+def execution_for(
+    model: LoadedModel,
+    pool: KVPool,
+    requested: str | None = None,
+    *,
+    graphs: bool = True,
+    graph_bytes: int = GRAPH_BYTES,
+) -> Execution:
+    """The executor of a back end, self-tested.
+
+    Args:
+        requested: name of a back end, None = the table's choice.
+        graphs: False runs every forward eagerly.
+
+    Raises:
+        UsageError: unknown back end. CapacityError: it cannot run here.
+    """
+    choice = backends.choose(target_of(model, pool.page_size), requested)
+    torch_runner = TorchRunner(model, pool)
+    if choice.name == "flashinfer":
+        from recguide_core.engine.flashinfer_runner import FlashInferRunner
+
+        return Execution(FlashInferRunner(model, pool), choice, None, [])
+    if choice.name != "triton":
+        return Execution(torch_runner, choice, None, [])
+    return _triton(model, pool, torch_runner, choice, graphs, graph_bytes)
+
+
+def _triton(
+    model: LoadedModel,
+    pool: KVPool,
+    fallback: TorchRunner,
+    choice: backends.Choice,
+    graphs: bool,
+    graph_bytes: int,
+) -> Execution:
+    from recguide_core.engine.fused_runner import FusedRunner
+    from recguide_core.kernels import cuda, launch, tiles
+    from recguide_core.kernels.ops_triton import TritonRoundOps, Workspace
+
+    device = model.transformer.device
+    geometry = geometry_of(model.transformer, pool.page_size)
+    adapter = model.transformer.adapter
+    rank = 0 if adapter is None else len(adapter.down[0])
+    processors = cuda.multiprocessors(device)
+    tokens, requests = launch.TOKEN_BUCKETS[-1], launch.REQUEST_BUCKETS[-1]
+    most = tiles.capacity(
+        tokens, requests, geometry.group, launch.WIDE.block_m, geometry.kv_heads,
+        launch.PROGRAMS_PER_SM * processors,
+    )  # fmt: skip
+    workspace = Workspace.sized(geometry, tokens, most.partials, device, rank)
+
+    def make_ops(tokens: int, requests: int) -> TritonRoundOps:
+        return TritonRoundOps(
+            geometry, tokens, requests, device, processors, rank=rank, workspace=workspace
+        )
+
+    capture: Capture | None = cuda.CudaCapture() if graphs else None
+    cache = GraphCache(capture, graph_bytes, cuda.memory_in_use, "graphs are switched off")
+    runner = FusedRunner(model, pool, fallback, make_ops, cache)
+    faults = runner.self_test()
+    if faults:
+        return Execution(fallback, choice, cache, faults)
+    return Execution(runner, choice, cache, [])

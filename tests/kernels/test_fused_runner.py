@@ -1,0 +1,120 @@
+"""The kernel executor under the real engine, its operations done by the torch twins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from recguide_core.engine.backend import execution_for, target_of
+from recguide_core.engine.engine import Engine
+from recguide_core.engine.fused_runner import FusedRunner
+from recguide_core.engine.planners import ArPlanner, LinearPlanner
+from recguide_core.engine.settings import EngineSettings
+from recguide_core.errors import CapacityError
+from recguide_core.kernels.device_forward import geometry_of
+from recguide_core.kernels.graphs import GraphCache
+from recguide_core.kernels.ops import TorchRoundOps
+from recguide_core.model.lora import DraftAdapter
+from recguide_core.model.registry import load_model
+from recguide_core.records import Request, Sampling
+
+TEXTS = ("12 + 30 = ", "List three fruits.", "Say hello.")
+
+
+@pytest.fixture(scope="module")
+def model():
+    """The bundled model with a random draft adapter, so that the adapter path is exercised."""
+    loaded = load_model("nld-tiny")
+    c = loaded.config
+    g = torch.Generator().manual_seed(1)
+    if loaded.transformer.adapter is None:
+        loaded.transformer.adapter = DraftAdapter(
+            [torch.randn(16, c.heads * c.head_dim, generator=g) / 16 for _ in range(c.layers)],
+            [torch.randn(c.hidden, 16, generator=g) / 16 for _ in range(c.layers)],
+        )
+    return loaded
+
+
+def fused(engine: Engine, capture=None) -> FusedRunner:
+    transformer = engine.model.transformer
+    geometry = geometry_of(transformer, engine.pool.page_size)
+    graphs = GraphCache(capture, 1 << 30, lambda: 0, "no device")
+    make = lambda tokens, requests: TorchRoundOps(geometry)  # noqa: E731
+    return FusedRunner(engine.model, engine.pool, engine.runner, make, graphs)
+
+
+def engine_for(model, planner) -> Engine:
+    settings = EngineSettings(max_requests=3, prefill_chunk=7, page_size=16, context=256)
+    return Engine(model, planners=[planner], settings=settings)
+
+
+def finish(engine: Engine, model, **options) -> dict[str, list[int]]:
+    for i, text in enumerate(TEXTS):
+        prompt = model.tokenizer.encode(model.render([{"role": "user", "content": text}]))
+        engine.submit(Request(str(i), np.array(prompt), max_tokens=14, **options))
+    return {e.key: e.finished.tokens.tolist() for e in engine.run() if e.finished is not None}
+
+
+@pytest.mark.parametrize("planner", [ArPlanner, lambda: LinearPlanner(8)], ids=["ar", "linear"])
+def test_same_tokens_as_the_torch_runner(model, planner) -> None:
+    want = finish(engine_for(model, planner()), model)
+    engine = engine_for(model, planner())
+    runner = engine.executor = fused(engine, capture=lambda forward: forward)
+    assert finish(engine, model) == want
+    report = runner.graphs.report
+    assert report.replays > report.eager
+    assert set(report.reasons) == {"prompt chunk"}
+    engine.pool.check_integrity()
+
+
+def test_what_the_kernels_do_not_serve_runs_eagerly(model) -> None:
+    sampling = Sampling(temperature=0.8, seed=3)
+    want = finish(engine_for(model, ArPlanner()), model, sampling=sampling, logprobs=2)
+    engine = engine_for(model, ArPlanner())
+    runner = engine.executor = fused(engine)
+    assert finish(engine, model, sampling=sampling, logprobs=2) == want
+    assert runner.graphs.report.reasons["sampling or logit bias"] > 10
+
+
+def test_self_test_passes_and_fails_for_cause(model) -> None:
+    engine = engine_for(model, ArPlanner())
+    assert fused(engine, capture=lambda forward: forward).self_test() == []
+
+    frozen = fused(engine, capture=lambda forward: lambda: None)
+    assert "a replay ignores its inputs" in frozen.self_test()
+
+    deaf = fused(engine, capture=lambda forward: forward)
+    deaf._adapter = False
+    assert deaf.self_test() == ["the draft adapter does not change a replayed draft"]
+
+
+def test_self_test_sees_a_wrong_replay(model) -> None:
+    """A captured forward that differs from the eager one by a little is a fault."""
+    engine = engine_for(model, ArPlanner())
+    runner = fused(engine)
+
+    def capture(forward):
+        def replay() -> None:
+            forward()
+            bucket = next(iter(runner._buckets.values()))
+            bucket.read.stats[0, 3] += 1e-3
+
+        return replay
+
+    runner.graphs._capture = capture
+    assert "a replayed forward differs from the eager one" in runner.self_test()
+
+
+def test_choice_of_the_executor(model) -> None:
+    engine = engine_for(model, ArPlanner())
+    execution = execution_for(model, engine.pool)
+    assert execution.choice.name == "torch"
+    assert execution.choice.reasons["triton"] == "needs a CUDA device"
+    with pytest.raises(CapacityError, match="needs a CUDA device"):
+        execution_for(model, engine.pool, "triton")
+    target = target_of(model, 16)
+    assert (target.head_dim, target.group) == (64, 2)
+    assert replace(target, device="cuda", dtype="bfloat16").eos_ids == 1
