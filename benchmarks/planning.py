@@ -1,0 +1,71 @@
+"""What planning a step costs: `python benchmarks/planning.py [--requests 128]`.
+
+Prints the median time of one plan of every method, and beside it the forward that the plan is
+for, priced from the policy's own cost table: the share is what counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+
+from recguide_core.engine.methods import make_planner
+from recguide_core.policy.cost import Shapes
+from recguide_core.records import MAX_BLOCK, RequestTable, StepShape
+from recguide_core.tuning.guidance import load_tuned
+
+
+def busy_table(requests: int, seed: int) -> RequestTable:
+    """Requests in the middle of their answers, half of them with a draft to verify."""
+    rng = np.random.default_rng(seed)
+    table = RequestTable.sized(requests)
+    table.live[:] = table.decoding[:] = True
+    table.committed[:] = rng.integers(100, 1500, requests)
+    table.room[:] = 4096 - table.committed
+    table.remaining[:] = rng.integers(50, 400, requests)
+    table.has_draft[:] = rng.random(requests) < 0.5
+    table.draft_block[:] = rng.choice([4, 8, 16, 32], requests)
+    table.draft_source[:] = rng.integers(1, 4, requests)
+    table.alt[:] = 7
+    table.margin[:] = rng.beta(4, 0.6, (requests, MAX_BLOCK))
+    table.e1[:], table.e2[:] = rng.exponential(0.4, (2, requests))
+    table.prev_block[:] = rng.choice([8, 16, 32], requests)
+    table.prev_full[:] = rng.random(requests) < 0.3
+    table.rounds[:] = rng.integers(1, 40, requests)
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=400)
+    parser.add_argument("--device", default="cpu", help="whose policy, e.g. cpu or b200/nld-8b")
+    options = parser.parse_args()
+    # Any model's tables will do: what is timed is the lookup.
+    tuned = load_tuned("nld-tiny", "", options.device, force=True)
+    table = busy_table(options.requests, 0)
+    who = np.arange(options.requests)
+    kv = int(table.committed.sum())
+    print(f"{options.requests} requests; forwards are priced by the {options.device} cost table")
+    for name in ("ar", "linear", "overlap", "tidar", "adaptive", "recguide"):
+        planner = make_planner(name, None, tuned.guidance)
+        plan = planner.plan(table, who, options.requests)
+        times = []
+        for _ in range(options.repeats):
+            began = time.perf_counter()
+            planner.plan(table, who, options.requests)
+            times.append(time.perf_counter() - began)
+        tokens = int(plan.block.sum() + np.where(plan.branch_kind >= 0, plan.branch_block, 0).sum())
+        shape = StepShape("mixed", options.requests, tokens, kv, MAX_BLOCK, 0)
+        forward = 1e3 * float(tuned.guidance.cost.ms(Shapes.of([shape]))[0])
+        median = 1e6 * float(np.median(times))
+        print(
+            f"{name:10s} plan {median:7.1f} us   forward {forward:9.0f} us ({tokens} tokens)   "
+            f"share {100 * median / forward:.2f} %"
+        )
+
+
+if __name__ == "__main__":
+    main()
