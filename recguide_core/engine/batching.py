@@ -21,6 +21,12 @@ class Batching:
         self.batch = settings.max_requests
         self.bound = settings.bucket_wait
         self.waited = np.zeros(settings.slots, np.int64)
+        self._turn = np.zeros(settings.slots, np.int64)
+        self._turns = 0
+
+    def opened(self, slot: int) -> None:
+        """A new request holds `slot`."""
+        self.waited[slot] = 0
 
     def select(self, plan: Plan) -> Plan:
         """Idle those that must wait; the plan is changed in place and returned."""
@@ -29,7 +35,7 @@ class Batching:
             return plan
         active = np.flatnonzero(plan.act != Act.IDLE)
         if len(active) > self.batch:
-            self._keep(plan, self._longest_waiting(plan, active))
+            self._keep(plan, self._least_recent(plan, active))
         return plan
 
     def _bucket(self, plan: Plan) -> IntArray:
@@ -44,13 +50,16 @@ class Batching:
         else:
             labels, counts = np.unique(label, return_counts=True)
             chosen = labels[counts.argmax()]
-        return self._longest_waiting(plan, active[label == chosen])
+        return self._least_recent(plan, active[label == chosen])
 
-    def _longest_waiting(self, plan: Plan, entries: IntArray) -> IntArray:
-        if len(entries) <= self.batch:
-            return entries
-        order = np.argsort(-self.waited[plan.who[entries]], kind="stable")
-        return np.asarray(np.sort(entries[order[: self.batch]]))
+    def _least_recent(self, plan: Plan, entries: IntArray) -> IntArray:
+        """At most a batch of the entries, those that ran least recently."""
+        order = np.argsort(self._turn[plan.who[entries]], kind="stable")[: self.batch]
+        chosen = entries[order]
+        # Turns are handed out one by one, so that ties of one step are settled in the next.
+        self._turn[plan.who[chosen]] = self._turns + np.arange(1, len(chosen) + 1)
+        self._turns += len(chosen)
+        return np.asarray(np.sort(chosen))
 
     def _keep(self, plan: Plan, entries: IntArray) -> None:
         runs = np.zeros(len(plan.who), bool)
