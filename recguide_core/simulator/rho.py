@@ -1,0 +1,91 @@
+"""rho_C of a simulated method: a fraction of Dinkelbach's, found on-policy once and shipped.
+
+Dinkelbach's rho answers "which choices are best if states come as they come". On a text they do
+not: a hard stretch stays until its tokens are through, whatever the block, so at low load that rho
+is several times too large (it buys plain AR steps that get nowhere). The search runs a method at
+a few fractions of it and keeps the fastest; other GPUs, host times and menus use the fractions
+found for `REFERENCE` with their own Dinkelbach rho.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from recguide_core.errors import DataError
+from recguide_core.simulator.guide import HostedCost, first_rho
+from recguide_core.simulator.prices import priced
+from recguide_core.tables import read_json
+from recguide_core.tables.shipped import shipped_folder
+
+if TYPE_CHECKING:
+    from recguide_core.simulator.settings import SimCell, SimSettings
+
+SCHEMA = "recguide.simulated-rho/1"
+FILE = "simulated.rho.json"
+REFERENCE = "b200/nld-8b"
+FRACTIONS = (0.15, 0.3, 0.5, 0.7, 1.0)
+LOADS = (1, 8, 32, 128)
+SEARCH_SEED = 77
+"""Texts of the search: neither those of calibration nor of a workload with a small seed."""
+
+
+def rho_for(settings: SimSettings, cell: SimCell) -> float:
+    """rho of a cell: the shipped fraction, read on a log scale of C, of its Dinkelbach rho."""
+    at = fractions(f"{settings.gpu}/{settings.model}", f"{cell.method}+{cell.batching}")
+    loads = sorted(at)
+    share = np.interp(np.log(cell.concurrency), np.log(loads), [at[c] for c in loads])
+    return float(share) * dinkelbach_rho(settings, cell.concurrency)
+
+
+def dinkelbach_rho(settings: SimSettings, load: int) -> float:
+    """rho for the states of calibration at the settings' prices."""
+    from recguide_core.simulator.run import learned
+
+    prices = priced(settings.gpu, settings.model)
+    cost = HostedCost(prices.cost, settings.host)
+    kv = (settings.prompt_tokens or settings.context) + settings.max_tokens / 2
+    return first_rho(learned(settings.model, settings.menu), cost, (load,), kv)[load]
+
+
+def fractions(place: str, method: str) -> Mapping[int, float]:
+    """Shipped fractions by load of a method such as `recguide+ragged`; those of the reference
+    where the place has none of its own.
+
+    Raises:
+        DataError: the file knows no such method.
+    """
+    known = _shipped()
+    for name in (place, REFERENCE):
+        if method in known.get(name, {}):
+            return known[name][method]
+    raise DataError(f"{FILE} has no fraction for {method}.", "Run scripts/tune_simulated.py.")
+
+
+@cache
+def _shipped() -> dict[str, dict[str, dict[int, float]]]:
+    raw = read_json(shipped_folder() / FILE)
+    if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
+        raise DataError(f"{FILE} is not a {SCHEMA} file.", "Run scripts/tune_simulated.py.")
+    return {
+        place: {m: {int(c): float(f) for c, f in at.items()} for m, at in methods.items()}
+        for place, methods in raw["fractions"].items()
+    }
+
+
+def search_fraction(settings: SimSettings, cell: SimCell) -> tuple[float, dict[float, float]]:
+    """The fraction of Dinkelbach's rho at which the method is fastest, and tokens/s of each."""
+    from recguide_core.simulator.run import planner_of, simulate_cell
+
+    trial = replace(settings, seed=SEARCH_SEED, requests=None, rate=None, ramp=None)
+    start = dinkelbach_rho(trial, cell.concurrency)
+    count = max(96, 4 * cell.concurrency)
+    speeds = {}
+    for fraction in FRACTIONS:
+        planner = planner_of(trial, cell, fraction * start)
+        speeds[fraction] = simulate_cell(trial, cell, planner, count).timeline.steady_tps
+    return max(speeds, key=lambda f: speeds[f]), speeds
