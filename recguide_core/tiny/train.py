@@ -106,7 +106,8 @@ class Run:
         """
         began = saved = time.monotonic()
         stop = None if steps is None else self.step + steps
-        first, ar_mean, draft_mean = self.seen, 0.0, 0.0
+        first, first_step = self.seen, self.step
+        ar_mean = draft_mean = 0.0
         for rows in schedule(self.examples, self.stage.seed, self.stage.batch_tokens, self.step):
             if self.seen >= self.stage.tokens or self.step == stop:
                 break
@@ -114,11 +115,12 @@ class Run:
             ar_mean, draft_mean = 0.95 * ar_mean + 0.05 * ar, 0.95 * draft_mean + 0.05 * draft
             if self.step % 20 == 0:
                 now = time.monotonic()
+                part = 1.0 - 0.95 ** (self.step - first_step)
                 line = {
                     "step": self.step,
                     "tokens": self.seen,
-                    "ar_loss": round(ar_mean, 4),
-                    "draft_loss": round(draft_mean, 4),
+                    "ar_loss": round(ar_mean / part, 4),
+                    "draft_loss": round(draft_mean / part, 4),
                     "tokens_per_s": round((self.seen - first) / (now - began)),
                 }
                 log.info("%s", json.dumps(line))

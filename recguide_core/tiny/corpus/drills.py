@@ -26,6 +26,10 @@ def _sum(rng: Random) -> tuple[int, str, int]:
     return left, "+", rng.randint(10, 49)
 
 
+def _result(left: int, operator: str, right: int) -> int:
+    return {"+": left + right, "-": left - right, "*": left * right}[operator]
+
+
 def sums(rng: Random) -> QuestionAnswer:
     """A row of independent small sums."""
     exercises = [_sum(rng) for _ in range(rng.randint(5, 9))]
@@ -41,4 +45,34 @@ def copying(rng: Random) -> QuestionAnswer:
     return question, "\n".join(f"{word} = {number}" for word, number in pairs)
 
 
-FORMS: dict[str, Callable[[Random], QuestionAnswer]] = {"sums": sums, "copying": copying}
+def chains(rng: Random) -> QuestionAnswer:
+    """Counting up or down, or a row of the times table: many facts in few tokens."""
+    kind, step = rng.choice("+-*"), rng.randint(2, 9)
+    if kind == "*":
+        last = rng.randint(8, 11)
+        pairs = [(n, step) for n in range(1, last + 1)]
+        question = f"Multiply {step} by 1 to {last}."
+    elif kind == "+":
+        first = rng.randint(1, 30)
+        pairs = [(first + i * step, step) for i in range(12) if first + (i + 1) * step <= 99]
+        question = f"Count up by {step} from {first}."
+    else:
+        first = rng.randint(40, 99)
+        pairs = [(first - i * step, step) for i in range(12) if first - (i + 1) * step >= 1]
+        question = f"Count down by {step} from {first}."
+    return question, "\n".join(f"{a}{kind}{b}={_result(a, kind, b)}" for a, b in pairs)
+
+
+def facts(rng: Random) -> QuestionAnswer:
+    """Independent small sums without marks."""
+    exercises = [_sum(rng) for _ in range(rng.randint(6, 12))]
+    question = "Solve: " + ", ".join(f"{a}{op}{b}" for a, op, b in exercises) + "."
+    return question, "\n".join(f"{a}{op}{b}={_result(a, op, b)}" for a, op, b in exercises)
+
+
+FORMS: dict[str, Callable[[Random], QuestionAnswer]] = {
+    "sums": sums,
+    "copying": copying,
+    "chains": chains,
+    "facts": facts,
+}
