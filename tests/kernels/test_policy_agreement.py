@@ -49,13 +49,9 @@ def test_branches_are_those_of_the_policy(seed, corrections, continuation, delta
         state.remaining.numpy().astype(np.int64), state.room.numpy().astype(np.int64),
         BranchRule(delta, corrections, continuation),
     )  # fmt: skip
-    for ours, theirs in (
-        (plan.kind, want.kind),
-        (plan.parent, want.parent),
-        (plan.alt, want.alt),
-        (plan.branch_block, want.block),
-    ):
-        assert ours.tolist() == theirs.T.tolist()
+    grids = (plan.kind, plan.parent, plan.alt, plan.branch_block)
+    for ours, theirs in zip(grids, want.plan_grids(), strict=True):
+        assert ours.tolist() == theirs.tolist()
 
 
 @given(seed=st.integers(0, 10**6), k=st.sampled_from([1, 3, 7, 32]))
