@@ -9,7 +9,8 @@ import typer
 
 from recguide_cli import console
 
-LOAD, DATA, MODEL, RESULT = "Load", "Data", "Model and engine", "Result"
+LOAD, DATA, MODEL, POLICY, RESULT = "Load", "Data", "Model and engine", "Policy", "Result"
+SUITE = "Suites and simulation"
 
 
 def run(
@@ -101,6 +102,54 @@ def run(
     prefill_chunk: Annotated[
         int, typer.Option(rich_help_panel=MODEL, help="Longest piece of a prompt in one forward.")
     ] = 512,
+    clock: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=MODEL, help="wall, or charge time from a profile, e.g. b200/nld-8b."
+        ),
+    ] = "wall",
+    batching: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=POLICY, help="Blocks of several sizes: ragged, bucketed or padded."
+        ),
+    ] = "ragged",
+    policy: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=POLICY, help="Policy file (default: the one that fits)."),
+    ] = None,
+    tables: Annotated[
+        Path | None,
+        typer.Option(
+            rich_help_panel=POLICY,
+            help="Folder of policy and tables (default: runs/tables, then the shipped ones).",
+        ),
+    ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", rich_help_panel=POLICY, help="Take a policy that does not fit."),
+    ] = False,
+    held_out: Annotated[
+        bool,
+        typer.Option(
+            "--held-out", rich_help_panel=POLICY, help="Leave out prompts that made the policy."
+        ),
+    ] = False,
+    suite: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=SUITE, help="A fixed set of runs as one report: method, paper, plan."
+        ),
+    ] = None,
+    simulate: Annotated[
+        bool,
+        typer.Option(
+            "--simulate", rich_help_panel=SUITE, help="No model: acceptance model on a clock."
+        ),
+    ] = False,
+    gpu: Annotated[
+        str, typer.Option("--gpu", rich_help_panel=SUITE, help="Device to simulate.")
+    ] = "b200",
     no_check: Annotated[
         bool,
         typer.Option("--no-check", rich_help_panel=RESULT, help="Do not compare with AR."),
@@ -131,6 +180,13 @@ def run(
     Files: JSONL with prompt, question, instruction, text or messages; CSV and
     Parquet with such a column; plain text with one prompt a line.
     """
+    if suite is not None or simulate:
+        from recguide_cli.suites import SIMULATE, run_suite
+
+        record = run_suite(SIMULATE if simulate and suite is None else str(suite), ctx.params)
+        if as_json:
+            console.emit_json(record)
+        return
     from recguide_cli.render.bench import BenchView, default_folder
     from recguide_core.bench.config import BenchConfig
     from recguide_core.bench.run import Output, run_bench
@@ -154,6 +210,12 @@ def run(
         warmup=warmup,
         ignore_eos=ignore_eos,
         check=not no_check,
+        clock=clock,
+        batching=batching,
+        policy=None if policy is None else str(policy),
+        tables=None if tables is None else str(tables),
+        force=force,
+        held_out=held_out,
     )
     loaded = load_prompts(config.data, data_dir, ReadOptions(column, turns, skip_bad_rows))
     folder = out or default_folder()

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from recguide_core.datasets.benchmarks import check_template
-from recguide_core.engine.planners import TAKES_BLOCK, check_method
-from recguide_core.errors import UsageError
+from recguide_core.engine.planners import NEEDS_GUIDANCE, TAKES_BLOCK, check_method
+from recguide_core.engine.settings import BATCHING
+from recguide_core.errors import UsageError, nearest
 from recguide_core.records import MAX_BLOCK
 
 MIN_REQUESTS = 32
@@ -43,6 +44,12 @@ class BenchConfig:
         template: `plain`, `instruct` or `raw` (see datasets.benchmarks).
         kv_tokens: size of the KV pool in tokens, or None for what the load needs.
         warmup: requests before the window, with prompts of their own.
+        clock: `wall`, or a virtual clock such as `b200/nld-8b` that time is charged from.
+        batching: how a step holds blocks of several sizes (engine.settings).
+        policy: policy file of the adaptive methods, or None for the one that fits; `tables`:
+            folder where it and its tables are looked for; `force`: take it though it was made
+            for another model or device.
+        held_out: leave out prompts that the policy was made with.
     """
 
     model: str = "nld-tiny"
@@ -62,11 +69,19 @@ class BenchConfig:
     warmup: int = 2
     ignore_eos: bool = False
     check: bool = True
+    clock: str = "wall"
+    batching: str = "ragged"
+    policy: str | None = None
+    tables: str | None = None
+    force: bool = False
+    held_out: bool = False
 
     def __post_init__(self) -> None:
         for name in self.methods:
             check_method(name)
         check_template(self.template)
+        if self.batching not in BATCHING:
+            raise UsageError(f"No batching '{self.batching}'.", nearest(self.batching, BATCHING))
         _unique("--methods", self.methods)
         _unique("--block-size", self.block_sizes)
         _unique("--concurrency", self.concurrency)
@@ -90,6 +105,11 @@ class BenchConfig:
         ):
             if value < 0:
                 raise UsageError(f"{option} is {value}.", f"{option} must be at least 0.")
+
+    @property
+    def guided(self) -> bool:
+        """Whether a method of the run needs tables and a policy."""
+        return not NEEDS_GUIDANCE.isdisjoint(self.methods)
 
     def cells(self) -> list[Cell]:
         """Every cell, load by load, methods in the order asked."""

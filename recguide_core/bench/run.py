@@ -16,8 +16,9 @@ from recguide_core.bench.load import Job, closed_loop
 from recguide_core.bench.lossless import classify
 from recguide_core.bench.rows import RequestRow, cell_row
 from recguide_core.bench.store import RunFolder
-from recguide_core.datasets import Loaded, select
+from recguide_core.datasets import Loaded, Prompt, select
 from recguide_core.datasets.benchmarks import instruction, template_hash
+from recguide_core.errors import DataError
 
 SCHEMA = "recguide.bench/1"
 
@@ -62,6 +63,7 @@ class _Bench:
     warmup: Sequence[Job]
     folder: RunFolder | None
     watcher: Watcher
+    tuned: Any = None
     reference: Any = None
     rows: list[dict[str, Any]] = field(default_factory=list)
 
@@ -105,15 +107,18 @@ def _prepare(
     watcher: Watcher,
     origins: dict[str, str],
 ) -> tuple[_Bench, dict[str, Any]]:
-    from recguide_core.bench.target import ModelRenders, threads_in_use
+    from recguide_core.bench.target import ModelRenders, load_policy, threads_in_use
     from recguide_core.model.registry import load_model
 
     model = load_model(config.model, device=config.device, dtype=config.dtype)
+    tuned = load_policy(model, config) if config.guided or config.held_out else None
+    known = frozenset() if tuned is None else tuned.prompts
+    pool = _held_out(loaded.prompts, known) if config.held_out else loaded.prompts
     renders = ModelRenders(model)
     raw = config.template == "raw"
     most = max(config.requests_for(cell) for cell in config.cells())
     jobs = make_jobs(
-        select(loaded.prompts, most, config.seed),
+        select(pool, most, config.seed),
         renders,
         {name: instruction(name, config.template) for name in loaded.datasets},
         raw=raw,
@@ -127,7 +132,8 @@ def _prepare(
         "model_hash": model.hash,
         "prompts_hash": prompts_hash(jobs),
         "template_hash": template_hash(loaded.datasets, config.template),
-        "data": _data_record(loaded, jobs),
+        "data": _data_record(loaded, jobs, known),
+        "policy": _policy_record(tuned),
         "prefix_cache": False,
         "threads": config.threads or threads_in_use(),
         "versions": inventory.provenance(),
@@ -137,10 +143,28 @@ def _prepare(
     if output.path is not None:
         folder = RunFolder(output.path)
         folder.start(about, resume=output.resume, overwrite=output.overwrite)
-    return _Bench(config, model, jobs, warmup, folder, watcher), about
+    return _Bench(config, model, jobs, warmup, folder, watcher, tuned), about
 
 
-def _data_record(loaded: Loaded, jobs: Sequence[Job]) -> dict[str, Any]:
+def _held_out(prompts: Sequence[Prompt], known: frozenset[str]) -> list[Prompt]:
+    """The prompts that the policy has not seen."""
+    unseen = [prompt for prompt in prompts if prompt.hash not in known]
+    if not unseen:
+        raise DataError(
+            "Every prompt of the data was used to make the policy.",
+            "Choose other data, or leave --held-out away.",
+        )
+    return unseen
+
+
+def _policy_record(tuned: Any) -> dict[str, Any] | None:
+    if tuned is None:
+        return None
+    hashes = dict(tuned.guidance.hashes)
+    return {"path": str(tuned.policy.path), "hashes": hashes, "notes": list(tuned.notes)}
+
+
+def _data_record(loaded: Loaded, jobs: Sequence[Job], known: frozenset[str]) -> dict[str, Any]:
     used = {job.prompt.hash for job in jobs}
     return {
         "sources": loaded.sources,
@@ -148,6 +172,7 @@ def _data_record(loaded: Loaded, jobs: Sequence[Job]) -> dict[str, Any]:
         "prompts": len(loaded.prompts),
         "used": len(used),
         "repeats": len(jobs) - len(used),
+        "seen_by_policy": len(used & known),
         "skipped": [f"{s.file}:{s.line}: {s.cause}" for s in loaded.skipped],
         "prompt_hashes": sorted(used),
     }
@@ -159,7 +184,7 @@ def _measure(bench: _Bench, cell: Cell) -> dict[str, Any]:
 
     config = bench.config
     jobs = bench.jobs[: config.requests_for(cell)]
-    target = EngineTarget(bench.model, cell, config)
+    target = EngineTarget(bench.model, cell, config, bench.tuned)
 
     def save(row: RequestRow) -> None:
         if bench.folder is not None:
@@ -172,7 +197,8 @@ def _measure(bench: _Bench, cell: Cell) -> dict[str, Any]:
     warm = load(bench.warmup, cell.concurrency, warmup=True)
     target.open_window()
     rows = load(jobs, cell.concurrency)
-    host = target.host_share()
+    # On a virtual clock the host's time is a parameter of the clock, not of this machine.
+    host = target.host_share() if config.clock == "wall" else None
     if config.check:
         bench.watcher.checking(cell)
         _check(bench, jobs, rows)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from recguide_core.bench.config import REFERENCE_BATCH, BenchConfig, Cell
 from recguide_core.bench.load import Job, TokenEvent
+from recguide_core.engine.clock import Clock, WallClock
 from recguide_core.engine.engine import Engine
 from recguide_core.engine.methods import make_planner
+from recguide_core.engine.planners import NEEDS_GUIDANCE
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.errors import DataError
+from recguide_core.inventory import cpu_name
 from recguide_core.model.registry import LoadedModel
 from recguide_core.records import Finish, Finished, IntArray, Request
+from recguide_core.simulator.prices import named_clock
+from recguide_core.tuning.guidance import Tuned, find, load_tuned
 
 BEST_TOKENS = 8
 """Alternatives read at a place where two texts part."""
@@ -47,11 +54,20 @@ class ModelRenders:
 class EngineTarget:
     """One cell's engine behind the target interface."""
 
-    def __init__(self, model: LoadedModel, cell: Cell, config: BenchConfig) -> None:
-        planner = make_planner(cell.method, block=cell.block_size)
-        self.engine = Engine(
-            model, planners=[planner], settings=engine_settings(config, cell.concurrency)
+    def __init__(
+        self, model: LoadedModel, cell: Cell, config: BenchConfig, tuned: Tuned | None = None
+    ) -> None:
+        guided = tuned if cell.method in NEEDS_GUIDANCE else None
+        planner = make_planner(
+            cell.method,
+            block=cell.block_size,
+            guidance=None if guided is None else guided.guidance,
+            batching=config.batching,
         )
+        settings = engine_settings(config, cell.concurrency)
+        if guided is not None:
+            settings = replace(settings, entropy_positions=guided.positions)
+        self.engine = Engine(model, planners=[planner], settings=settings, clock=make_clock(config))
 
     def submit(self, request: Request) -> None:
         self.engine.submit(request)
@@ -75,6 +91,32 @@ class EngineTarget:
         return self.engine.clock.name
 
 
+def make_clock(config: BenchConfig) -> Clock:
+    """The wall's clock, or a virtual one by name."""
+    if config.clock == "wall":
+        return WallClock()
+    return named_clock(config.clock, padded=config.batching == "padded")
+
+
+def device_name(device: str) -> str:
+    """How tables name the device that the model runs on."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device).split()[-1].lower()
+    return f"cpu: {cpu_name()}"
+
+
+def load_policy(model: LoadedModel, config: BenchConfig) -> Tuned:
+    """The policy of the adaptive methods, for this device or for the clock that is charged."""
+    folder = Path(config.tables) if config.tables else None
+    path = Path(config.policy) if config.policy else None
+    if path is None and config.clock != "wall":
+        path = find(config.clock.replace("/", "-"), "policy", folder)
+    device = device_name(config.device)
+    return load_tuned(
+        model.name, model.hash, device, policy=path, folder=folder, force=config.force
+    )
+
+
 def engine_settings(config: BenchConfig, concurrency: int) -> EngineSettings:
     """The engine's limits for a load."""
     return EngineSettings(
@@ -82,6 +124,7 @@ def engine_settings(config: BenchConfig, concurrency: int) -> EngineSettings:
         prefill_chunk=config.prefill_chunk,
         kv_tokens=config.kv_tokens or 0,
         threads=config.threads,
+        batching=config.batching,
     )
 
 

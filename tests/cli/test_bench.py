@@ -104,6 +104,20 @@ def test_same_seed_same_prompts_and_tokens(recguide, tmp_path):
     assert tokens["a"] == tokens["b"] != tokens["c"]
 
 
+def test_virtual_clock_gives_the_same_tokens_and_time_from_the_table(recguide, tmp_path):
+    args = ("--methods", "ar,linear", "--concurrency", 2)
+    wall = record_of(recguide("bench", *SMALL, *args, "--out", "wall", "--json"))["rows"]
+    clock = ("--clock", "b200/nld-8b")
+    first = record_of(recguide("bench", *SMALL, *args, *clock, "--out", "a", "--json"))["rows"]
+    again = record_of(recguide("bench", *SMALL, *args, *clock, "--out", "b", "--json"))["rows"]
+    assert first == again
+    assert {row["clock"] for row in first} == {"b200/nld-8b"}
+    assert [row["tau"] for row in first] == [row["tau"] for row in wall]
+    assert first[0]["host_share"] is None
+    tokens = [[r.tokens for r in read_run(tmp_path / n)[1]] for n in ("wall", "a")]
+    assert tokens[0] == tokens[1]
+
+
 def test_no_check_leaves_the_verdict_open(recguide):
     result = recguide(
         "bench", *SMALL, "--methods", "ar", "--concurrency", 1, "--no-check", "--json"
@@ -188,6 +202,11 @@ def test_output_lengths_of_the_data_are_kept(recguide, tmp_path):
         (("--dtype", "float8"), 2, "float8", "float16"),
         (("--template", "plan"), 2, "plan", "Did you mean 'plain'"),
         (("--turns", "frist"), 2, "frist", "Did you mean 'first'"),
+        (("--clock", "b200/nld-9b"), 2, "nld-9b", "Did you mean 'nld-8b'"),
+        (("--clock", "sundial"), 2, "'sundial' is no clock", "Known"),
+        (("--suite", "papper"), 2, "papper", "Did you mean 'paper'"),
+        (("--batching", "raged"), 2, "raged", "Did you mean 'ragged'"),
+        (("--methods", "adaptive", "--policy", "absent.json"), 1, "absent.json", ""),
         (("--resume", "--out", "absent"), 2, "no run to resume", "--out"),
     ],
 )
