@@ -26,6 +26,8 @@ def build_rows(
     act = plan.act
     active = act != Act.IDLE
     used = (plan.branch_kind >= 0) & (act == Act.VERIFY)[:, None]
+    if not chunks and active.all() and not used.any():
+        return _one_row_each(plan, table, mask_id)
     firsts = np.array([c.first_draft > 0 for c in chunks], dtype=np.int64)
     lead = starts_of(np.concatenate((1 + firsts, np.where(active, 1 + used.sum(1), 0))))
     rows = _blank_rows(int(lead[-1]))
@@ -44,6 +46,28 @@ def build_rows(
     known = np.flatnonzero(alt >= 0)
     if len(known):
         rows.tokens[start[known]] = alt[known]
+    return rows, main
+
+
+def _one_row_each(plan: Plan, table: RequestTable, mask_id: int) -> tuple[Rows, IntArray]:
+    """The steady state of plain methods: no prompt chunk, no branch, nobody idles."""
+    act, n = plan.act, len(plan.who)
+    verify = act == Act.VERIFY
+    rows = Rows(
+        request=plan.who,
+        length=plan.block,
+        start=table.committed[plan.who],
+        parent=np.full(n, -1, np.int64),
+        parent_len=np.zeros(n, np.int64),
+        bidirectional=~verify,
+        adapter=act == Act.DRAFT,
+        commit=verify,
+        readout=np.full(n, Readout.ALL, np.int64),
+        kind=_KIND_OF[act],
+        tokens=np.full(int(plan.block.sum()), mask_id, np.int64),
+    )
+    main = np.arange(n)
+    _place_tokens(rows, starts_of(rows.length), plan, table, main)
     return rows, main
 
 
@@ -101,10 +125,12 @@ def _place_tokens(
 ) -> None:
     """[seed, d_1 .. d_(B-1)] into verify rows, the seed into draft rows."""
     verify = plan.act == Act.VERIFY
-    row, slot = main[verify], plan.who[verify]
-    width = rows.length[row]
-    step = ragged_arange(width)
-    rows.tokens[np.repeat(start[row], width) + step] = table.draft[np.repeat(slot, width), step]
+    if verify.any():
+        row, slot = main[verify], plan.who[verify]
+        width = rows.length[row]
+        step = ragged_arange(width)
+        at = np.repeat(start[row], width) + step
+        rows.tokens[at] = table.draft[np.repeat(slot, width), step]
     drafting = (plan.act != Act.IDLE) & ~verify
     if drafting.any():
         rows.tokens[start[main[drafting]]] = table.seed[plan.who[drafting]]

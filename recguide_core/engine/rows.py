@@ -65,6 +65,7 @@ class PackedStep:
         target: position that each readout predicts (causal: next, bidirectional: own) [Q].
         chunks: the prompt chunks, each the main row of its request.
         main: row index of each plan entry's verify or draft row, -1 when idle, int64 [n].
+        shape: size of the forward, its kv_tokens left at 0 (see `shape_of`).
     """
 
     rows: Rows
@@ -79,6 +80,7 @@ class PackedStep:
     target: IntArray
     chunks: list[PrefillChunk]
     main: IntArray
+    shape: StepShape
 
     @property
     def adapter_tokens(self) -> BoolArray:
@@ -118,19 +120,27 @@ class _Structure:
     readout: IntArray
     read_start: IntArray
     ahead: IntArray
+    shape: StepShape
 
 
 _REMEMBERED = 512
+_STRUCTURE = (
+    "request",
+    "length",
+    "parent",
+    "parent_len",
+    "bidirectional",
+    "adapter",
+    "commit",
+    "readout",
+    "kind",
+)
 _structures: dict[bytes, _Structure] = {}
 
 
 def _structure(rows: Rows) -> _Structure:
     """Derived once per structure: in steady state the rows of a step look like the last one's."""
-    key = b"".join(
-        getattr(rows, name).tobytes()
-        for name in ("request", "length", "parent", "parent_len", "bidirectional", "commit")
-    )
-    key += rows.readout.tobytes()
+    key = b"".join(getattr(rows, name).tobytes() for name in _STRUCTURE)
     known = _structures.get(key)
     if known is None:
         if len(_structures) >= _REMEMBERED:
@@ -168,6 +178,7 @@ def _derive(rows: Rows) -> _Structure:
         readout=readout,
         read_start=starts_of(counts),
         ahead=(~bidirectional[readout]).astype(np.int64),
+        shape=_shape(rows, len(leads)),
     )
 
 
@@ -197,6 +208,7 @@ def pack(
         target=positions[known.readout] + known.ahead,
         chunks=chunks or [],
         main=np.empty(0, np.int64) if main is None else main,
+        shape=known.shape,
     )
 
 
@@ -235,17 +247,19 @@ def _take_rows(step: PackedStep, kept: BoolArray) -> PackedStep:
 
 def shapes_of(step: PackedStep) -> list[StepShape]:
     """The forwards of a step as the cost table knows them: the target's, and the drafter's."""
+    if not (step.rows.kind == RowKind.DRAFTER).any():
+        return [shape_of(step)]
     target, drafter, _ = split_drafter(step)
-    out = [] if target is None else [shape_of(target)]
-    if drafter is not None:
-        shape = shape_of(drafter)
-        out.append(replace(shape, kind="drafter"))
-    return out
+    return [shape_of(part) for part in (target, drafter) if part is not None]
 
 
 def shape_of(step: PackedStep) -> StepShape:
     """One forward as the cost table knows it."""
-    kinds = step.rows.kind
+    return replace(step.shape, kv_tokens=int(step.prefix.sum()))
+
+
+def _shape(rows: Rows, requests: int) -> StepShape:
+    kinds = rows.kind
     branches = int((kinds == RowKind.BRANCH).sum())
     prefill = bool((kinds == RowKind.PREFILL).any())
     draft = bool((kinds == RowKind.DRAFT).any())
@@ -258,14 +272,16 @@ def shape_of(step: PackedStep) -> StepShape:
         kind = "fused"
     elif draft:
         kind = "draft"
+    elif (kinds == RowKind.DRAFTER).all():
+        kind = "drafter"
     else:
-        kind = "ar" if int(step.rows.length.max()) == 1 else "verify"
-    decode = step.rows.length[kinds != RowKind.PREFILL]
+        kind = "ar" if int(rows.length.max()) == 1 else "verify"
+    decode = rows.length[kinds != RowKind.PREFILL]
     return StepShape(
         kind=kind,
-        requests=len(step.slots),
-        query_tokens=int(step.row_start[-1]),
-        kv_tokens=int(step.prefix.sum()),
+        requests=requests,
+        query_tokens=int(rows.length.sum()),
+        kv_tokens=0,
         block_size=int(decode.max()) if len(decode) else 0,
         branches=branches,
     )

@@ -167,6 +167,8 @@ def take_over(
     """Drafts of this step: fresh ones, and the branch that each verified request may reuse."""
     fresh = np.flatnonzero((plan.act == Act.DRAFT) | (plan.act == Act.DRAFTER))
     hits = np.flatnonzero(outcome.hit >= 0)
+    if not len(fresh) and not len(hits):
+        return
     branch = outcome.hit[hits]
     entry = verified.entry[hits]
     rows = np.concatenate((step.main[fresh], step.main[entry] + 1 + branch))
