@@ -51,15 +51,16 @@ def register_algorithm(settings: PluginSettings) -> None:
     """Register `RECGUIDE` and its hooks; once a process."""
     RecGuideAlgorithm.plugin_settings = settings
 
-    @sgl.SpeculativeAlgorithm.register(
-        NAME, supports_overlap=False, spec_class=RecGuideAlgorithm
-    )
     def worker_class(server_args: Any) -> type:
         del server_args
         from recguide_core.sglang_plugin.worker import RecGuideWorker
 
         return RecGuideWorker
 
+    enter = sgl.SpeculativeAlgorithm.register(
+        NAME, supports_overlap=False, spec_class=RecGuideAlgorithm
+    )
+    enter(worker_class)
     sgl.add_hook(sgl.ROW_WIDTH, widen_row, sgl.HookType.AFTER)
     sgl.add_hook(sgl.ADMISSION, refuse_unsupported, sgl.HookType.AROUND)
     counts = VerifyCounts()

@@ -1,10 +1,12 @@
-"""Runs a packed step through the SGLang model: flat over the row table.
+"""Runs a packed step through the served module: one ragged forward over the row table.
 
-The read-out, sampling and the copy to the host are those of the embedded engine's runner.
+The read-out, sampling and the copy to the host are those of the embedded engine's runner. Knows
+no SGLang: the module is anything with `forward_rows`, `head`, `geometry` and an adapter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,13 +19,14 @@ from recguide_core.kernels import launch
 from recguide_core.kernels.ops import Geometry
 from recguide_core.kernels.sampling_torch import SamplingRows
 from recguide_core.model.transformer import TokenBatch
-from recguide_core.sglang_plugin import adapter as sgl
 from recguide_core.sglang_plugin.row_attention import KernelRowAttention, TorchRowAttention
 from recguide_core.sglang_plugin.row_cache import RowCache
 
+Agree = Callable[[torch.Tensor], torch.Tensor]
+
 
 class RowModel:
-    """The SGLang module in the shape that `TorchRunner` expects of a loaded model."""
+    """The served module in the shape that `TorchRunner` expects of a loaded model."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -43,28 +46,56 @@ class RowModel:
         return self.module.head(hidden)  # type: ignore[no-any-return]
 
 
-class FlatExecutor(TorchRunner):
-    """One ragged forward over all requests' rows."""
+class ModuleRunner(TorchRunner):
+    """What every layout shares: the module, the cache, and ranks that must decide alike.
 
-    layout = "flat"
+    Args:
+        agree: turns this rank's statistics into those of rank 0.
+    """
 
-    def __init__(self, module: Any, cache: RowCache) -> None:
+    def __init__(self, module: Any, cache: RowCache, agree: Agree) -> None:
         model: Any = RowModel(module)
         pool: Any = cache
         super().__init__(model, pool)
         self.cache = cache
-        self.parts, _ = sgl.tensor_parallel()
+        self._agree = agree
+
+    def adapter_tokens(self, step: PackedStep) -> torch.Tensor | bool | None:
+        """Which packed tokens take the draft adapter, as `TokenBatch.adapter` wants it."""
+        if self.model.transformer.adapter is None or not step.rows.adapter.any():
+            return None
+        mask = step.adapter_tokens
+        return True if mask.all() else self._up(np.flatnonzero(mask))
+
+    def _read(self, logits: torch.Tensor, sampling: SamplingRows | None) -> torch.Tensor:
+        # The ranks' logits may differ in the last bit.
+        return self._agree(super()._read(logits, sampling))
+
+
+class FlatExecutor(ModuleRunner):
+    """One ragged forward over all requests' rows.
+
+    Args:
+        parts: tensor-parallel ranks that share the heads.
+    """
+
+    def __init__(
+        self, module: Any, cache: RowCache, agree: Agree = lambda t: t, parts: int = 1
+    ) -> None:
+        super().__init__(module, cache, agree)
+        self.parts = parts
         self._ops: dict[tuple[int, int], Any] = {}
 
     def prepare(self, step: PackedStep, needs: ReadoutNeeds) -> PreparedStep:
         """Upload a step's indices and plan its attention over the row table."""
-        adapter: torch.Tensor | bool | None = None
-        if self.model.transformer.adapter is not None and step.rows.adapter.any():
-            mask = step.adapter_tokens
-            adapter = True if mask.all() else self._up(np.flatnonzero(mask))
         total = len(step.positions)
         readout = None if len(step.readout) == total else self._up(step.readout)
-        batch = TokenBatch(self._up(step.rows.tokens), self._up(step.positions), adapter, readout)
+        batch = TokenBatch(
+            self._up(step.rows.tokens),
+            self._up(step.positions),
+            self.adapter_tokens(step),
+            readout,
+        )
         attention: Any = self.attention_of(step)
         return PreparedStep(batch, attention, self.sampling_rows(step, needs))
 
@@ -88,22 +119,21 @@ class FlatExecutor(TorchRunner):
             self._ops[key] = make_kernels(self.model.config, self.parts, *key, self.device)
         return self._ops[key]
 
-    def _read(self, logits: torch.Tensor, sampling: SamplingRows | None) -> torch.Tensor:
-        # Ranks must decide alike, and their logits may differ in the last bit.
-        return sgl.from_rank_zero(super()._read(logits, sampling))
 
-
-def make_kernels(
-    config: Any, parts: int, tokens: int, requests: int, device: torch.device
-) -> Any:
+def make_kernels(config: Any, parts: int, tokens: int, requests: int, device: torch.device) -> Any:
     """`TritonRoundOps` of one bucket for this rank's heads, None when no kernel serves them."""
+    from recguide_core.kernels.cuda import multiprocessors
     from recguide_core.kernels.ops_triton import TritonRoundOps
 
-    heads, kv_heads = config.heads // parts, max(1, config.kv_heads // parts)
-    geometry = Geometry(
-        heads, kv_heads, config.head_dim, config.vocab, 1, config.mask_id, config.eos_ids
-    )
+    geometry = geometry_of(config, parts)
     if not launch.attention_config(tokens, requests, geometry.group, config.head_dim, 1):
         return None
-    processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return TritonRoundOps(geometry, tokens, requests, device, processors)
+    return TritonRoundOps(geometry, tokens, requests, device, multiprocessors(device))
+
+
+def geometry_of(config: Any, parts: int) -> Geometry:
+    """What the kernels must know of this rank's heads; the row table has pages of one slot."""
+    heads, kv_heads = config.heads // parts, max(1, config.kv_heads // parts)
+    return Geometry(
+        heads, kv_heads, config.head_dim, config.vocab, 1, config.mask_id, config.eos_ids
+    )

@@ -39,9 +39,7 @@ class Exporter:
         enabled: the server runs with --enable-metrics.
     """
 
-    def __init__(
-        self, driver: StepDriver, method: str, layout: str, *, enabled: bool
-    ) -> None:
+    def __init__(self, driver: StepDriver, method: str, layout: str, *, enabled: bool) -> None:
         self.driver = driver
         self.method, self.layout = method, layout
         self._seen: dict[str, int] = {}

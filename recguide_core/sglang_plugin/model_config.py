@@ -13,7 +13,7 @@ MODEL_TYPE = "nemotron_labs_diffusion"
 ARCHITECTURE = "NemotronLabsDiffusionModel"
 
 
-class NemotronLabsDiffusionConfig(PretrainedConfig):  # type: ignore[misc,unused-ignore]
+class NemotronLabsDiffusionConfig(PretrainedConfig):  # type: ignore[misc,no-untyped-call,unused-ignore]
     """Geometry and ids of an NLD checkpoint; `model.config` gives them meaning."""
 
     model_type = MODEL_TYPE

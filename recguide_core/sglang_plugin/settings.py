@@ -30,8 +30,9 @@ class PluginSettings:
     Attributes:
         method: a decoding method, or `auto`; block: B of the methods that take one.
         layout: see `LAYOUTS`.
-        policy, cost, value, branches: artefact files of the adaptive methods.
-        force: use artefacts made for another model or device.
+        model: name under which tables are looked for (an alias such as nld-8b); device: likewise
+            (b200, cpu); both default to what the server itself runs.
+        policy: policy file; None looks for the model's. force: accept one that does not fit.
         entropy_positions: decisions that e_t averages over.
         graphs: capture CUDA graphs (ignored without CUDA).
         trace: file that gets one JSON line per round, for replays; None = none.
@@ -41,10 +42,9 @@ class PluginSettings:
     method: str = "auto"
     block: int | None = None
     layout: str = "flat"
+    model: str | None = None
+    device: str | None = None
     policy: str | None = None
-    cost: str | None = None
-    value: str | None = None
-    branches: str | None = None
     force: bool = False
     entropy_positions: int = MAX_BLOCK
     graphs: bool = True

@@ -17,9 +17,16 @@ from recguide_core.model.config import ModelConfig
 from recguide_core.model.weights import read_adapter
 from recguide_core.sglang_plugin import adapter as sgl
 from recguide_core.sglang_plugin.admission import sampling_of
-from recguide_core.sglang_plugin.driver import STRIDE, PromptPart, StepDriver, Turn
+from recguide_core.sglang_plugin.build import choose_planner
+from recguide_core.sglang_plugin.driver import StepDriver
+from recguide_core.sglang_plugin.executors import FlatExecutor
+from recguide_core.sglang_plugin.graphs import graphs_on_cuda
+from recguide_core.sglang_plugin.metrics import Exporter
 from recguide_core.sglang_plugin.plugin import current_settings
 from recguide_core.sglang_plugin.row_cache import RowCache
+from recguide_core.sglang_plugin.step_records import STRIDE, PromptPart, Turn
+from recguide_core.sglang_plugin.stock import UniformExecutor
+from recguide_core.sglang_plugin.stock_bridge import StockBridge
 from recguide_core.sglang_plugin.trace import trace_writer
 
 NOT_FINITE = "the model's logits are not finite"
@@ -56,6 +63,7 @@ class RecGuideWorker(sgl.BaseSpecWorker):  # type: ignore[misc,unused-ignore]
         self.speculative_num_steps = 1
         self.speculative_num_draft_tokens = server_args.speculative_num_draft_tokens
         self.topk = 1
+        self.bridge: StockBridge | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name == "_target_worker":
@@ -66,48 +74,55 @@ class RecGuideWorker(sgl.BaseSpecWorker):  # type: ignore[misc,unused-ignore]
 
     def init_attention_backends(self) -> None:
         """The KV pool exists now: build cache, executor and driver."""
-        from recguide_core.sglang_plugin.build import build_executor, build_planner
-        from recguide_core.sglang_plugin.metrics import Exporter
-
         runner, settings = self.model_runner, self.plugin_settings
-        module = runner.model
+        module, requests = runner.model, sgl.most_requests(runner)
         config: ModelConfig = module.geometry
-        folder = Path(self.server_args.model_path)
-        context = sgl.context_limit(runner)
+        folder, context = Path(self.server_args.model_path), sgl.context_limit(runner)
         module.prepare(
             context, read_adapter(folder, config, module.weight_device, module.weight_dtype)
         )
         k, v = sgl.kv_buffers(runner, config.layers)
-        slots = 2 * sgl.most_requests(runner) + 16
+        slots = 2 * requests + 16
         cache = RowCache(sgl.row_table(runner), k, v, np.zeros(slots, np.int64))
-        executor = build_executor(settings, module, cache, runner)
-        planner, notes = build_planner(settings, folder, str(self.device))
+        chosen = choose_planner(settings, folder, str(self.device), requests)
         self.driver = StepDriver(
-            executor,
-            planner,
+            self._executor(module, cache),
+            chosen.planner,
             slots=slots,
             context=context,
             mask_id=config.mask_id,
             settings=EngineSettings(
                 max_requests=slots,
                 batching=settings.batching,
-                entropy_positions=settings.entropy_positions,
+                entropy_positions=chosen.positions,
             ),
             place=cache.bind,
             load=settings.load,
         )
+        if settings.layout != "flat":
+            self.driver.first_draft = 0
         self.exporter = Exporter(
-            self.driver, planner.name, settings.layout, enabled=self.server_args.enable_metrics
+            self.driver,
+            chosen.planner.name,
+            settings.layout,
+            enabled=self.server_args.enable_metrics,
         )
-        self.exporter.announce(notes)
+        self.exporter.announce(chosen.notes)
         if settings.trace is not None and sgl.tensor_parallel()[1] == 0:
             self.driver.observers.append(trace_writer(Path(settings.trace)))
 
+    def _executor(self, module: Any, cache: RowCache) -> Any:
+        """The executor of the layout; graphs only where there is a CUDA device."""
+        parts, _ = sgl.tensor_parallel()
+        if self.plugin_settings.layout != "flat":
+            self.bridge = StockBridge(self.model_runner, self._target_worker)
+            return UniformExecutor(module, cache, sgl.from_rank_zero, self.bridge)
+        if cache.device.type != "cuda" or not self.plugin_settings.graphs:
+            return FlatExecutor(module, cache, sgl.from_rank_zero, parts)
+        return graphs_on_cuda(module, cache, sgl.from_rank_zero, parts)
+
     def init_cuda_graphs(self) -> None:
-        """Capture our own graphs where there is a device for them."""
-        capture = getattr(self.driver.executor, "capture", None)
-        if capture is not None and self.plugin_settings.graphs:
-            capture()
+        """Nothing to capture ahead: a bucket's graph is captured on its first use."""
 
     # -- steps ------------------------------------------------------------------------------
 
@@ -115,6 +130,8 @@ class RecGuideWorker(sgl.BaseSpecWorker):  # type: ignore[misc,unused-ignore]
     def forward_batch_generation(self, batch: Any, on_publish: Any = None, **_: Any) -> Any:
         """One step for the scheduler; a prefill or a round."""
         del on_publish
+        if self.bridge is not None:
+            self.bridge.batch = batch
         result = self._decode(batch) if batch.forward_mode.is_decode() else self._prefill(batch)
         self.exporter.update()
         return result

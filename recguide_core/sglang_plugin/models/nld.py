@@ -23,6 +23,7 @@ from recguide_core.model.lora import DraftAdapter
 from recguide_core.model.rope import RotaryTable, rotate
 from recguide_core.model.transformer import Attention, TokenBatch
 from recguide_core.sglang_plugin import adapter as sgl
+from recguide_core.sglang_plugin.graphs import AdapterMask
 from recguide_core.sglang_plugin.model_config import ARCHITECTURE
 from recguide_core.sglang_plugin.weight_names import place_of
 
@@ -180,8 +181,7 @@ class NemotronLabsDiffusionModel(nn.Module):  # type: ignore[misc,unused-ignore]
                 mixed, residual = mixed[batch.readout], residual[batch.readout]
                 adapter = _restrict(adapter, batch.readout)
             out, _ = block.self_attn.o_proj(mixed)
-            if adapter is not None and self.adapter is not None:
-                self.adapter.add(index, mixed, out, adapter)
+            self._add_adapter(index, mixed, out, adapter)
             out = sgl.tensor_model_parallel_all_reduce(out)
             h, residual = block.post_attention_layernorm(out, residual)
             h = sgl.tensor_model_parallel_all_reduce(block.mlp(h))
@@ -189,6 +189,15 @@ class NemotronLabsDiffusionModel(nn.Module):  # type: ignore[misc,unused-ignore]
                 following: Any = layers[index + 1]
                 h, residual = following.input_layernorm(h, residual)
         return h + residual
+
+    def _add_adapter(self, layer: int, x: torch.Tensor, out: torch.Tensor, tokens: Any) -> None:
+        """The draft adapter's part of `out`, before the ranks' parts are summed."""
+        if tokens is None or self.adapter is None:
+            return
+        if isinstance(tokens, AdapterMask):
+            tokens.add(out, x, self.adapter.down[layer], self.adapter.up[layer], tokens.tokens)
+        else:
+            self.adapter.add(layer, x, out, tokens)
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits float32 [R, vocab] of final hidden states [R, hidden]."""
@@ -269,7 +278,8 @@ class NemotronLabsDiffusionModel(nn.Module):  # type: ignore[misc,unused-ignore]
         elif missing:
             name, shard = min(missing, key=str)
             raise DataError(
-                f"{len(missing)} tensors missing, first {name}" + (f" ({shard})." if shard else "."),
+                f"{len(missing)} tensors missing, first {name}"
+                + (f" ({shard})." if shard else "."),
                 "Download the checkpoint again; `recguide doctor --model PATH` lists every fault.",
             )
 

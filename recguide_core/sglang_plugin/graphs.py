@@ -1,0 +1,213 @@
+"""Steps in captured CUDA graphs, one per (token bucket, request bucket); eager where that fails.
+
+All index arrays of a step lie in fixed buffers of the bucket's size. Padding tokens belong to no
+request: they see nothing and write to slot 0, which SGLang keeps for padding. Tokens that do not
+commit write there too, so the number of writes is fixed. The draft adapter works under a token
+mask, so one graph serves draft and verify rows alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from recguide_core.engine.readings import ReadoutNeeds, StepReadings
+from recguide_core.engine.rows import PackedStep
+from recguide_core.kernels.graphs import GraphCache, GraphKey
+from recguide_core.kernels.lora_torch import add_masked
+from recguide_core.kernels.ops import PageTable
+from recguide_core.kernels.readout_torch import read_out
+from recguide_core.model.transformer import TokenBatch
+from recguide_core.sglang_plugin.executors import FlatExecutor, make_kernels
+from recguide_core.sglang_plugin.row_cache import RowCache, writes_of
+
+MOST_TOKENS = 512
+"""Largest graph: its logits are alive all at once (256 MiB in fp32 for 131072 ids)."""
+PADDING_SLOT = 0
+
+MakeKernels = Callable[[int, int], Any]
+
+
+class AdapterMask:
+    """Which packed tokens take the draft adapter, as a mask of fixed size.
+
+    Attributes:
+        tokens: int32 [T], 1 = takes it.
+        add: (out, x, down, up, mask) -> None, the masked delta in place.
+    """
+
+    def __init__(self, tokens: torch.Tensor, add: Callable[..., None] = add_masked) -> None:
+        self.tokens = tokens
+        self.add = add
+
+
+class RowBuffers:
+    """Inputs of one graph: at most `tokens` packed tokens of `requests` requests."""
+
+    def __init__(self, key: GraphKey, cache: RowCache) -> None:
+        device = cache.device
+
+        def ints(*shape: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        self.key = key
+        self.cache = cache
+        self.ids = ints(key.tokens, dtype=torch.int64)
+        self.positions = ints(key.tokens, dtype=torch.int64)
+        self.vis = ints(key.tokens, 4)
+        self.adapter = ints(key.tokens)
+        self.write_at = ints(key.tokens, dtype=torch.int64)
+        self.commit = ints(key.tokens, dtype=torch.int64)
+        self.q_ptr = ints(key.requests + 1)
+        self.prefix = ints(key.requests)
+        self.row_ptr = ints(key.requests + 1)
+        self.table = PageTable(cache.table.view(-1), self.row_ptr, 1)
+
+    def fill(self, step: PackedStep) -> None:
+        """Copy a step in; the rest becomes padding."""
+        total, requests = len(step.positions), len(step.slots)
+        writes = writes_of(self.cache, step)
+        at, commit = np.zeros(total, np.int64), np.zeros(total, np.int64)
+        at[writes.token], commit[writes.token] = writes.at, 1
+        rows = self.cache.row_offsets(step)
+        for buffer, values in (
+            (self.ids, step.rows.tokens),
+            (self.positions, step.positions),
+            (self.vis, step.vis),
+            (self.adapter, step.adapter_tokens),
+            (self.write_at, at),
+            (self.commit, commit),
+            (self.prefix, step.prefix),
+            (self.row_ptr, rows),
+        ):
+            _place(buffer, values, 0)
+        # Requests of the padding have no tokens: their queries start where the last one ended.
+        _place(self.q_ptr, step.offset[: requests + 1], total)
+
+    def slots(self) -> torch.Tensor:
+        """KV slot that each token writes, int64 [T]; `PADDING_SLOT` where it commits nothing."""
+        slot = self.table.pages[self.write_at].to(torch.int64)
+        return slot * self.commit + PADDING_SLOT * (1 - self.commit)
+
+
+def _place(buffer: torch.Tensor, values: np.ndarray, blank: int) -> None:
+    host = np.full(tuple(buffer.shape), blank, np.int64)
+    host[: len(values)] = values
+    buffer.copy_(torch.from_numpy(host).to(buffer.dtype))
+
+
+class BufferAttention:
+    """The packed kernel over a graph's buffers; writes every token, padding into slot 0."""
+
+    def __init__(self, buffers: RowBuffers, ops: Any, slots: torch.Tensor) -> None:
+        self.buffers = buffers
+        self.ops = ops
+        self.slots = slots
+
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        cache = self.buffers.cache
+        keys, values = cache.k[layer], cache.v[layer]
+        # Padding tokens are not written by the kernel and must not feed NaN into the MLP.
+        out = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
+        self.ops.attend_rows(q, k, v, self.buffers.vis, self.buffers.table, keys, values, out)
+        keys.index_copy_(0, self.slots, k)
+        values.index_copy_(0, self.slots, v)
+        return out.view(len(q), -1)
+
+
+class GraphExecutor(FlatExecutor):
+    """`FlatExecutor` that replays graphs for greedy steps that fit one.
+
+    Args:
+        graphs: decides between replay and eager, and counts the reasons.
+        make_ops: kernels for at most (tokens, requests); None falls back to the eager path.
+    """
+
+    def __init__(self, *args: Any, graphs: GraphCache, make_ops: MakeKernels, **kw: Any) -> None:
+        super().__init__(*args, **kw)
+        self.graphs = graphs
+        self.replayed = False
+        self._make_ops = make_ops
+        self._buckets: dict[GraphKey, tuple[RowBuffers, Any, torch.Tensor]] = {}
+
+    def execute(self, step: PackedStep, needs: ReadoutNeeds) -> StepReadings:
+        key = GraphKey.of(len(step.positions), len(step.slots))
+        reason = _unserved(step, needs, key)
+        if reason is None and key is not None and self._ready(key):
+            before = self.graphs.report.replays
+            with torch.inference_mode():
+                found = self._run_bucket(key, step)
+            self.replayed = self.graphs.report.replays > before
+            return found
+        self.replayed = False
+        results: list[StepReadings] = []
+        eager = super().execute
+        self.graphs.run_eager(
+            lambda: results.append(eager(step, needs)), reason or "no kernel serves this shape"
+        )
+        return results[0]
+
+    def _ready(self, key: GraphKey) -> bool:
+        if key not in self._buckets:
+            ops = self._make_ops(key.tokens, key.requests)
+            if ops is None:
+                return False
+            stats = torch.zeros((5, key.tokens), dtype=torch.float64, device=self.device)
+            self._buckets[key] = (RowBuffers(key, self.cache), ops, stats)
+        return True
+
+    def _run_bucket(self, key: GraphKey, step: PackedStep) -> StepReadings:
+        buffers, ops, stats = self._buckets[key]
+        buffers.fill(step)
+        self.graphs.run(key, lambda: self._forward(buffers, ops, stats))
+        host = self._agree(stats).cpu().numpy()[:, step.readout]
+        return StepReadings(
+            token=host[0].astype(np.int64),
+            alt=host[1].astype(np.int64),
+            confidence=host[2].astype(np.float32),
+            margin=host[3].astype(np.float32),
+            entropy=host[4].astype(np.float32),
+        )
+
+    def _forward(self, buffers: RowBuffers, ops: Any, stats: torch.Tensor) -> None:
+        config = self.model.config
+        adapter: Any = None
+        if self.model.transformer.adapter is not None:
+            adapter = AdapterMask(buffers.adapter, getattr(ops, "add_adapter", add_masked))
+        ops.prepare(buffers.q_ptr, buffers.prefix)
+        attention: Any = BufferAttention(buffers, ops, buffers.slots())
+        batch = TokenBatch(buffers.ids, buffers.positions, adapter, None)
+        transformer = self.model.transformer
+        logits = transformer.head(transformer.forward(batch, attention))
+        stats.copy_(read_out(logits, config.mask_id, config.eos_ids).packed())
+
+
+def _unserved(step: PackedStep, needs: ReadoutNeeds, key: GraphKey | None) -> str | None:
+    """Why a step runs eagerly, None when a graph may take it."""
+    if needs.sampling:
+        return "sampling or logit bias"
+    if key is None or key.tokens > MOST_TOKENS:
+        return "more tokens or requests than the largest graph"
+    if len(step.readout) != len(step.positions):
+        return "prompt chunk"
+    return None
+
+
+GRAPH_BYTES = 4 << 30
+"""Memory of all graphs together."""
+
+
+def graphs_on_cuda(module: Any, cache: RowCache, agree: Any, parts: int) -> GraphExecutor:
+    """The executor of a CUDA server."""
+    from recguide_core.kernels.cuda import CudaCapture, memory_in_use
+
+    config, device = module.geometry, cache.device
+
+    def make_ops(tokens: int, requests: int) -> Any:
+        return make_kernels(config, parts, tokens, requests, device)
+
+    graphs = GraphCache(CudaCapture(), GRAPH_BYTES, memory_in_use)
+    return GraphExecutor(module, cache, agree, parts, graphs=graphs, make_ops=make_ops)
