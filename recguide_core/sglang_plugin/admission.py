@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
-from recguide_core.records import Sampling
+from recguide_core.errors import nearest
+from recguide_core.records import MAX_BLOCK, Sampling
 
 _REMEDY = "Leave it out, or start the server with --engine sglang --method none."
 
 
-def refusal(request: Any) -> str | None:
+def refusal(request: Any, methods: Collection[str] = ()) -> str | None:
     """Why a request (SGLang's `Req`) is refused, or None.
 
     Looks at attributes only, so any object with them will do.
+
+    Args:
+        methods: those that requests may ask for.
     """
     params = request.sampling_params
+    method, block = wish_of(params)
+    if method and method not in methods:
+        return f"This server has no method '{method}'. {nearest(method, methods)}"
+    if not 0 <= block <= MAX_BLOCK:
+        return f"block_size {block} is out of range. Choose from 1 to {MAX_BLOCK}."
     checks = {
         "return_logprob": request.return_logprob,
         "return_hidden_states": _wants_hidden(request),
@@ -31,6 +41,13 @@ def refusal(request: Any) -> str | None:
     if not wanted:
         return None
     return f"RecGuide's rows do not serve {wanted[0]}. {_REMEDY}"
+
+
+def wish_of(params: Any) -> tuple[str, int]:
+    """Method and block size that a request asks for in `custom_params`; "" and 0 without."""
+    wishes = getattr(params, "custom_params", None) or {}
+    block = wishes.get("block_size", 0)
+    return str(wishes.get("method", "")), block if isinstance(block, int) else -1
 
 
 def _wants_hidden(request: Any) -> bool:

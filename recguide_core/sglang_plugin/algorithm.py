@@ -84,7 +84,8 @@ def refuse_unsupported(original: Any, scheduler: Any, request: Any) -> str | Non
     """The only hook that every request passes before it is queued."""
     error = original(scheduler, request)
     if error is None and is_ours(scheduler.spec_algorithm):
-        return refusal(request)
+        settings = RecGuideAlgorithm.plugin_settings
+        return refusal(request, (settings.method, *settings.also))
     return error  # type: ignore[no-any-return]
 
 

@@ -22,16 +22,17 @@ class Chosen:
     """What a server decodes with.
 
     Attributes:
+        planners: by method name, the default first.
         positions: decisions that e_t averages over; notes: one line each, for the log.
     """
 
-    planner: Planner
+    planners: dict[str, Planner]
     positions: int
     notes: list[str]
 
 
-def choose_planner(settings: PluginSettings, folder: Path, device: str, requests: int) -> Chosen:
-    """The planner of the method; `auto` looks at the layout and at what was tuned.
+def choose_planners(settings: PluginSettings, folder: Path, device: str, requests: int) -> Chosen:
+    """The planners of the methods; `auto` looks at the layout and at what was tuned.
 
     Args:
         folder: the checkpoint's; device: torch device of the server; requests: its nominal C.
@@ -47,8 +48,9 @@ def choose_planner(settings: PluginSettings, folder: Path, device: str, requests
         method, block, note = _automatic(settings, guidance, requests)
         notes.append(note)
     positions = settings.entropy_positions if tuned is None else tuned.positions
-    planner = make_planner(method, block, guidance, settings.batching)
-    return Chosen(planner, positions, notes)
+    names = dict.fromkeys((method, *settings.also))
+    planners = {name: make_planner(name, block, guidance, settings.batching) for name in names}
+    return Chosen(planners, positions, notes)
 
 
 def _tuned(settings: PluginSettings, folder: Path, device: str) -> Tuned | None:
@@ -61,7 +63,7 @@ def _tuned(settings: PluginSettings, folder: Path, device: str) -> Tuned | None:
             force=settings.force,
         )
     except DataError:
-        if settings.policy is not None or settings.method in NEEDS_GUIDANCE:
+        if settings.policy is not None or NEEDS_GUIDANCE & {settings.method, *settings.also}:
             raise
         return None
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from recguide_core.engine.batching import Batching
 from recguide_core.engine.build import build_rows
+from recguide_core.engine.core import join_plans
 from recguide_core.engine.planners import Planner
 from recguide_core.engine.readings import Executor, ReadoutNeeds, StepReadings
 from recguide_core.engine.rows import PackedStep, PrefillChunk, pack, shape_of
@@ -39,6 +40,7 @@ class StepDriver:
     """Rounds for the requests of one SGLang scheduler.
 
     Args:
+        planners: `PromptPart.planner` indexes them; the first is the default.
         slots: requests that can be alive at once; context: longest sequence in tokens.
         settings: batching and entropy positions; the limits in it are SGLang's business.
         place: told (slot, row) whenever a request's slot is bound to a row of the row table.
@@ -48,7 +50,7 @@ class StepDriver:
     def __init__(
         self,
         executor: Executor,
-        planner: Planner,
+        planners: Sequence[Planner],
         *,
         slots: int,
         context: int,
@@ -58,7 +60,7 @@ class StepDriver:
         load: int = 0,
     ) -> None:
         self.executor = executor
-        self.planner = planner
+        self.planners = list(planners)
         self.context = context
         self.load = load
         self.mask_id = mask_id
@@ -68,7 +70,7 @@ class StepDriver:
         self.needs = ReadoutNeeds()
         self.tally = Tally()
         self.observers: list[Callable[[RoundRecord], None]] = []
-        self.first_draft = planner.first_draft
+        self.first_drafts = [planner.first_draft for planner in planners]
         self._place = place or (lambda slot, row: None)
         self._slot: dict[str, int] = {}
         self._running: set[str] = set()
@@ -89,6 +91,7 @@ class StepDriver:
         table.committed[slot] = part.first
         table.remaining[slot] = part.remaining
         table.room[slot] = self.context - part.first
+        table.planner[slot], table.fixed_block[slot] = part.planner, part.block
         self.batching.waited[slot] = 0
         self.needs.sampling.pop(slot, None)
         if not part.sampling.greedy or part.sampling.logit_bias:
@@ -131,7 +134,8 @@ class StepDriver:
         for part in parts:
             slot = self._open(part)
             end = part.first + len(part.tokens)
-            draft = min(self.first_draft, self.context - end) if part.last else 0
+            draft = self.first_drafts[part.planner] if part.last else 0
+            draft = min(draft, self.context - end)
             chunks.append(
                 PrefillChunk(slot, part.first, part.tokens, True, draft if draft > 1 else 0)
             )
@@ -167,9 +171,19 @@ class StepDriver:
         who = np.array([self._slot[turn.key] for turn in turns], dtype=np.int64)
         self._agree(turns, who)
         self.keep_only([turn.key for turn in turns])
-        plan = self.batching.select(self.planner.plan(self.table, who, self.load or len(who)))
+        plan = self.batching.select(self._plan(who))
         step, readings = self._forward(plan, [])
-        return self._settle(turns, plan, step, readings)
+        return self._settle(turns, who, plan, step, readings)
+
+    def _plan(self, who: IntArray) -> Plan:
+        load, asked = self.load or len(who), self.table.planner[who]
+        used = np.unique(asked).tolist()
+        if len(used) == 1:
+            plan: Plan = self.planners[int(used[0])].plan(self.table, who, load)
+            return plan
+        return join_plans(
+            [self.planners[index].plan(self.table, who[asked == index], load) for index in used]
+        )
 
     def _agree(self, turns: Sequence[Turn], who: IntArray) -> None:
         """Both sides must count the same committed tokens; the rows may have moved."""
@@ -194,32 +208,38 @@ class StepDriver:
         tally.request_forwards += int((plan.act != Act.IDLE).sum())
 
     def _settle(
-        self, turns: Sequence[Turn], plan: Plan, step: PackedStep, readings: StepReadings
+        self,
+        turns: Sequence[Turn],
+        who: IntArray,
+        plan: Plan,
+        step: PackedStep,
+        readings: StepReadings,
     ) -> StepResult:
         table = self.table
         outcome, verified = judge(plan, step, readings, table, self.entropy_positions)
-        source = table.draft_source[outcome.who]
-        source[~table.has_draft[outcome.who]] = Source.NONE
-        self.tally.count_rounds(outcome, source)
-        if self.observers and len(outcome.who):
-            keys = [turns[i].key for i in verified.entry.tolist()]
-            record = RoundRecord(keys, outcome, source, plan, verified)
-            for observe in self.observers:
-                observe(record)
-        advance(table, outcome)
-        take_over(table, plan, step, outcome, verified, readings)
         result = StepResult(
             np.zeros((len(turns), STRIDE), np.int64), np.zeros(len(turns), np.int64)
         )
-        if not len(outcome.who):
+        source = table.draft_source[outcome.who]
+        source[~table.has_draft[outcome.who]] = Source.NONE
+        self.tally.count_rounds(outcome, source)
+        turn_of = np.zeros(len(table.live), np.int64)
+        turn_of[who] = np.arange(len(who))
+        at = turn_of[outcome.who]
+        keys = [turns[i].key for i in at.tolist()]
+        if self.observers and len(keys):
+            for observe in self.observers:
+                observe(RoundRecord(keys, outcome, source, plan, verified))
+        advance(table, outcome)
+        take_over(table, plan, step, outcome, verified, readings)
+        if not len(keys):
             return result
-        last = verified.tokens[np.arange(len(outcome.who)), outcome.matched]
-        set_seed(table, outcome.who, last)
+        set_seed(table, outcome.who, verified.tokens[np.arange(len(keys)), outcome.matched])
         width = verified.tokens.shape[1]
-        result.tokens[verified.entry, :width] = verified.tokens
-        result.counts[verified.entry] = outcome.matched + 1
+        result.tokens[at, :width] = verified.tokens
+        result.counts[at] = outcome.matched + 1
         table.emitted[outcome.who] += outcome.matched + 1
         emitted = np.arange(width) <= outcome.matched[:, None]
-        bad = (np.isnan(verified.entropy) & emitted).any(1)
-        result.faulty = [turns[i].key for i in verified.entry[bad].tolist()]
+        bad = np.flatnonzero((np.isnan(verified.entropy) & emitted).any(1))
+        result.faulty = [keys[i] for i in bad.tolist()]
         return result

@@ -29,6 +29,8 @@ class PluginSettings:
 
     Attributes:
         method: a decoding method, or `auto`; block: B of the methods that take one.
+        also: methods that a request may ask for besides, through `custom_params`:
+            {"method": ..., "block_size": ...}.
         layout: see `LAYOUTS`.
         model: name under which tables are looked for (an alias such as nld-8b); device: likewise
             (b200, cpu); both default to what the server itself runs.
@@ -41,6 +43,7 @@ class PluginSettings:
 
     method: str = "auto"
     block: int | None = None
+    also: tuple[str, ...] = ()
     layout: str = "flat"
     model: str | None = None
     device: str | None = None
@@ -52,9 +55,13 @@ class PluginSettings:
     load: int = 0
 
     def __post_init__(self) -> None:
-        if self.method not in METHOD_CHOICES:
+        for name in (self.method, *self.also):
+            if name not in METHOD_CHOICES:
+                raise UsageError(f"Unknown method '{name}'.", nearest(name, METHOD_CHOICES))
+        if "dflash" in (self.method, *self.also):
             raise UsageError(
-                f"Unknown method '{self.method}'.", nearest(self.method, METHOD_CHOICES)
+                "RecGuide's rows inside SGLang do not run the method 'dflash'.",
+                "Give --drafter PATH: `recguide serve` then uses SGLang's own DFLASH.",
             )
         if self.layout not in LAYOUTS:
             raise UsageError(f"Unknown layout '{self.layout}'.", nearest(self.layout, LAYOUTS))
@@ -65,7 +72,7 @@ class PluginSettings:
                 f"entropy_positions is {self.entropy_positions}.",
                 f"Choose from 1 to {MAX_BLOCK}.",
             )
-        if self.layout != "flat" and self.method == "tidar":
+        if self.layout != "flat" and "tidar" in (self.method, *self.also):
             raise UsageError(
                 "The method 'tidar' needs the flat layout.",
                 "Use --layout flat, or another method.",
@@ -87,7 +94,7 @@ def settings_from(raw: Mapping[str, Any]) -> PluginSettings:
     unknown = sorted(set(raw) - known)
     if unknown:
         raise UsageError(f"Unknown setting '{unknown[0]}'.", nearest(unknown[0], known))
-    return PluginSettings(**raw)
+    return PluginSettings(**{**raw, "also": tuple(raw.get("also", ()))})
 
 
 def read_settings(path: Path) -> PluginSettings:

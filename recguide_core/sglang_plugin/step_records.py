@@ -23,6 +23,7 @@ class PromptPart:
         first: tokens of it that are cached already; tokens: the piece, int64 [n].
         last: the context ends here, so the next token is wanted.
         remaining: tokens that the request may still emit.
+        planner: index of the planner that serves it; block: B it insists on, 0 = the planner's.
     """
 
     key: str
@@ -32,6 +33,8 @@ class PromptPart:
     last: bool
     remaining: int
     sampling: Sampling = GREEDY
+    planner: int = 0
+    block: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,5 +101,3 @@ class Tally:
         self.hits += int((outcome.hit >= 0).sum())
         for width, count in zip(*np.unique(outcome.width, return_counts=True), strict=True):
             self.blocks[int(width)] = self.blocks.get(int(width), 0) + int(count)
-
-

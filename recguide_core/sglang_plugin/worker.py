@@ -16,8 +16,8 @@ from recguide_core.engine.settings import EngineSettings
 from recguide_core.model.config import ModelConfig
 from recguide_core.model.weights import read_adapter
 from recguide_core.sglang_plugin import adapter as sgl
-from recguide_core.sglang_plugin.admission import sampling_of
-from recguide_core.sglang_plugin.build import choose_planner
+from recguide_core.sglang_plugin.admission import sampling_of, wish_of
+from recguide_core.sglang_plugin.build import choose_planners
 from recguide_core.sglang_plugin.driver import StepDriver
 from recguide_core.sglang_plugin.executors import FlatExecutor
 from recguide_core.sglang_plugin.graphs import graphs_on_cuda
@@ -84,10 +84,10 @@ class RecGuideWorker(sgl.BaseSpecWorker):  # type: ignore[misc,unused-ignore]
         k, v = sgl.kv_buffers(runner, config.layers)
         slots = 2 * requests + 16
         cache = RowCache(sgl.row_table(runner), k, v, np.zeros(slots, np.int64))
-        chosen = choose_planner(settings, folder, str(self.device), requests)
+        chosen = choose_planners(settings, folder, str(self.device), requests)
         self.driver = StepDriver(
             self._executor(module, cache),
-            chosen.planner,
+            list(chosen.planners.values()),
             slots=slots,
             context=context,
             mask_id=config.mask_id,
@@ -99,11 +99,13 @@ class RecGuideWorker(sgl.BaseSpecWorker):  # type: ignore[misc,unused-ignore]
             place=cache.bind,
             load=settings.load,
         )
+        self._planner_index = {name: i for i, name in enumerate(chosen.planners)}
         if settings.layout != "flat":
-            self.driver.first_draft = 0
+            # Prompts go through SGLang's own forward, which has no rows beside them.
+            self.driver.first_drafts = [0] * len(chosen.planners)
         self.exporter = Exporter(
             self.driver,
-            chosen.planner.name,
+            next(iter(chosen.planners)),
             settings.layout,
             enabled=self.server_args.enable_metrics,
         )
@@ -140,18 +142,22 @@ class RecGuideWorker(sgl.BaseSpecWorker):  # type: ignore[misc,unused-ignore]
         ids = batch.input_ids.cpu().numpy().astype(np.int64)
         rows = batch.req_pool_indices.tolist()
         ends = np.cumsum(batch.extend_lens)
-        parts = [
-            PromptPart(
-                key=request.rid,
-                row=rows[i],
-                first=int(batch.prefix_lens[i]),
-                tokens=ids[ends[i] - batch.extend_lens[i] : ends[i]],
-                last=sgl.is_last_piece(request),
-                remaining=sgl.tokens_left(request),
-                sampling=sampling_of(request.sampling_params),
+        parts = []
+        for i, request in enumerate(batch.reqs):
+            method, block = wish_of(request.sampling_params)
+            parts.append(
+                PromptPart(
+                    key=request.rid,
+                    row=rows[i],
+                    first=int(batch.prefix_lens[i]),
+                    tokens=ids[ends[i] - batch.extend_lens[i] : ends[i]],
+                    last=sgl.is_last_piece(request),
+                    remaining=sgl.tokens_left(request),
+                    sampling=sampling_of(request.sampling_params),
+                    planner=self._planner_index.get(method, 0),
+                    block=block,
+                )
             )
-            for i, request in enumerate(batch.reqs)
-        ]
         tokens, faulty = self.driver.prefill(parts)
         self._fail(batch, faulty)
         return sgl.GenerationBatchResult(

@@ -17,6 +17,18 @@ from recguide_core.sglang_plugin.settings import PluginSettings, write_settings
 from recguide_core.sglang_plugin.trace import round_lines
 
 HERE = Path(__file__).parent
+TEXTS = [
+    "Tom has 12 apples and buys 5 more. How many apples has Tom?",
+    "Write a function that adds two numbers.",
+    "List the days of the week.",
+    "Say hello.",
+    "What is 17 plus 25?",
+    "Sort these numbers: 4, 2, 9.",
+    "Kevin shares 36 cookies equally among six shelves. How many cookies are on a shelf?",
+    "Repeat the word cat three times.",
+]
+LENGTHS = [48, 96, 24, 7, 64, 33, 80, 1]
+"""Tokens asked of each text when all eight run at once."""
 TIMEOUT = 400
 CHECKS = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
 """SGLang's leak check at every step, and its check of double free and use after free."""

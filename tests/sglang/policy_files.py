@@ -51,8 +51,10 @@ def cost_columns():
     for kind in ("prefill", "ar", "draft", "verify", "fused", "mixed"):
         for n in (1, 2, 4, 8, 16):
             for width in (1,) if kind == "ar" else (1, 4, 8, 16, 32, 64):
-                rows.append((kind, n, n * width, n * 256, width, 0, 4 + 0.03 * n * width + 0.02 * n))
-    names = "kind requests query_tokens kv_tokens block_size branches mean_ms".split()
+                rows.append(
+                    (kind, n, n * width, n * 256, width, 0, 4 + 0.03 * n * width + 0.02 * n)
+                )
+    names = ["kind", "requests", "query_tokens", "kv_tokens", "block_size", "branches", "mean_ms"]
     columns = {name: [row[i] for row in rows] for i, name in enumerate(names)}
     columns |= {"std_ms": [0.1] * len(rows), "count": [5] * len(rows)}
     return columns | {"origin": ["modelled"] * len(rows)}

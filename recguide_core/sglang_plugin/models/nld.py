@@ -125,9 +125,10 @@ class StockAttention:
         self.forward_batch = forward_batch
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        attn = self.encoder.layers[layer].self_attn.attn
+        block: Any = self.encoder.layers[layer]
         flat = [x.reshape(len(x), -1) for x in (q, k, v)]
-        return attn(*flat, self.forward_batch)  # type: ignore[no-any-return,operator]
+        out: torch.Tensor = block.self_attn.attn(*flat, self.forward_batch)
+        return out
 
 
 class NemotronLabsDiffusionModel(nn.Module):  # type: ignore[misc,unused-ignore]
@@ -188,7 +189,8 @@ class NemotronLabsDiffusionModel(nn.Module):  # type: ignore[misc,unused-ignore]
             if index < last:
                 following: Any = layers[index + 1]
                 h, residual = following.input_layernorm(h, residual)
-        return h + residual
+        final: torch.Tensor = h + residual
+        return final
 
     def _add_adapter(self, layer: int, x: torch.Tensor, out: torch.Tensor, tokens: Any) -> None:
         """The draft adapter's part of `out`, before the ranks' parts are summed."""
@@ -201,7 +203,7 @@ class NemotronLabsDiffusionModel(nn.Module):  # type: ignore[misc,unused-ignore]
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits float32 [R, vocab] of final hidden states [R, hidden]."""
-        h = self.encoder.norm(hidden)  # type: ignore[operator]
+        h = self.encoder.norm(hidden)
         logits = F.linear(h, self.diffusion_head.weight)
         if sgl.tensor_parallel()[0] > 1:
             logits = sgl.tensor_model_parallel_all_gather(logits)
@@ -247,7 +249,7 @@ class NemotronLabsDiffusionModel(nn.Module):  # type: ignore[misc,unused-ignore]
         spec = forward_batch.spec_info
         batch = TokenBatch(input_ids, positions, getattr(spec, "adapter", None), None)
         hidden = self.forward_rows(batch, StockAttention(self.encoder, forward_batch))
-        normed = self.encoder.norm(hidden)  # type: ignore[operator]
+        normed = self.encoder.norm(hidden)
         out = self.logits_processor(input_ids, normed, self.diffusion_head, forward_batch)
         if out.next_token_logits is not None:
             out.next_token_logits[:, self.geometry.mask_id] = MASKED
