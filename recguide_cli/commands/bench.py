@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,10 @@ SUITE = "Suites and simulation"
 
 def run(
     ctx: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[compare RUN RUN]", help="Compare two saved runs."),
+    ] = None,
     model: Annotated[
         str,
         typer.Option(rich_help_panel=MODEL, help="Bundled name, alias (nld-8b), hub id or folder."),
@@ -154,6 +158,14 @@ def run(
         bool,
         typer.Option("--no-check", rich_help_panel=RESULT, help="Do not compare with AR."),
     ] = False,
+    check: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=RESULT, help="Compare the texts of a saved run with AR."),
+    ] = None,
+    strict_lossless: Annotated[
+        bool,
+        typer.Option("--strict-lossless", rich_help_panel=RESULT, help="Near-ties fail as well."),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option(rich_help_panel=RESULT, help="Folder of the run (default: runs/<date>)."),
@@ -180,18 +192,18 @@ def run(
     Files: JSONL with prompt, question, instruction, text or messages; CSV and
     Parquet with such a column; plain text with one prompt a line.
     """
-    if suite is not None or simulate:
-        from recguide_cli.suites import SIMULATE, run_suite
-
-        record = run_suite(SIMULATE if simulate and suite is None else str(suite), ctx.params)
-        if as_json:
-            console.emit_json(record)
-        return
     from recguide_cli.render.bench import BenchView, default_folder
     from recguide_core.bench.config import BenchConfig
+    from recguide_core.bench.recheck import require_lossless
     from recguide_core.bench.run import Output, run_bench
     from recguide_core.datasets import ReadOptions, load_prompts
 
+    other = _other_job(ctx, words)
+    if other is not None:
+        if as_json:
+            console.emit_json(other)
+        require_lossless(other.get("differences", ()), strict_lossless)
+        return
     config = BenchConfig(
         model=model,
         data=tuple(console.names(data, "--data")),
@@ -230,3 +242,26 @@ def run(
     view.show(record, folder)
     if as_json:
         console.emit_json(record)
+    require_lossless([d for row in record["rows"] for d in row["differences"]], strict_lossless)
+
+
+def _other_job(ctx: typer.Context, words: list[str] | None) -> dict[str, Any] | None:
+    """What the options ask for instead of a run: a comparison, a check or a suite."""
+    from recguide_cli.render import runs
+    from recguide_cli.suites import SIMULATE, run_suite
+    from recguide_core.errors import UsageError
+
+    options = ctx.params
+    if words:
+        if words[0] != "compare" or len(words) != 3:
+            raise UsageError(
+                f"'{' '.join(words)}' is nothing that bench does.",
+                "Compare two saved runs with: recguide bench compare RUN RUN",
+            )
+        return runs.compare(Path(words[1]), Path(words[2]))
+    if options["check"] is not None:
+        given = console.origins(ctx)["model"] != "default"
+        return runs.check(options["check"], options["model"] if given else None)
+    if options["simulate"] or options["suite"] is not None:
+        return run_suite(options["suite"] or SIMULATE, options)
+    return None

@@ -13,10 +13,13 @@ SHOWN_TRIALS = 6
 
 
 @contextmanager
-def watch() -> Iterator[Callable[[str], None]]:
-    """A line that says what is running."""
+def watch() -> Iterator[tuple[Callable[[str], None], Callable[[int, int], None]]]:
+    """A line that says what is running, and how far the recordings are."""
     with console.stderr().status("tuning") as status:
-        yield status.update
+        yield (
+            status.update,
+            lambda done, total: status.update(f"recording texts, {done} of {total}"),
+        )
 
 
 def show(report: dict[str, Any], path: Path) -> None:

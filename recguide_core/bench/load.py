@@ -108,8 +108,10 @@ def _row(cell: str, index: int, job: Job, arrival: float, warmup: bool) -> Reque
         dataset=prompt.dataset,
         category=prompt.category,
         prompt_tokens=len(job.tokens),
+        max_tokens=job.max_tokens,
         arrival_s=arrival,
         warmup=warmup,
+        prompt=[int(token) for token in job.tokens],
     )
 
 

@@ -29,7 +29,8 @@ class RequestRow:
         finish: stop, length, abort or error; `error` says what failed.
         rounds, forwards, reused, round_tokens: see records.Finished.
         round_block, round_accepted, round_source: B, A and draft source of each round.
-        tokens, origins: output ids and where each came from (records.Origin).
+        prompt, tokens: ids of prompt and output; origins: where each token of the output came
+            from (records.Origin).
         lossless: exact, near-tie, different, or None where not checked; `evidence` is the
             position, tokens and margin of the first difference.
     """
@@ -41,6 +42,7 @@ class RequestRow:
     dataset: str
     category: str
     prompt_tokens: int
+    max_tokens: int
     arrival_s: float
     warmup: bool = False
     first_s: float | None = None
@@ -56,6 +58,7 @@ class RequestRow:
     round_block: list[int] = field(default_factory=list)
     round_accepted: list[int] = field(default_factory=list)
     round_source: list[int] = field(default_factory=list)
+    prompt: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     origins: list[int] = field(default_factory=list)
     lossless: str | None = None
@@ -89,6 +92,21 @@ class RequestRow:
         """The row of a record that `as_record` wrote; derived columns are left out."""
         names = cls.__dataclass_fields__
         return cls(**{name: value for name, value in record.items() if name in names})
+
+
+def difference(row: RequestRow) -> dict[str, Any]:
+    """What a reader needs to look at a text that is not AR's."""
+    return {
+        "key": row.key,
+        "prompt_id": row.prompt_id,
+        "verdict": row.lossless,
+        **(row.evidence or {}),
+    }
+
+
+def differences(rows: Sequence[RequestRow]) -> list[dict[str, Any]]:
+    """The checked rows whose text is not AR's to the token."""
+    return [difference(row) for row in rows if row.lossless not in (None, "exact")]
 
 
 def verdict_of(rows: Sequence[RequestRow]) -> str | None:
@@ -151,7 +169,8 @@ def cell_row(
         "e2e_ms": spread["e2e_ms"]["p50"],
         "host_share": host_share,
         "lossless": verdict_of(measured),
-        "lossless_counts": _counts(measured),
+        "lossless_counts": verdict_counts(measured),
+        "differences": differences(measured),
         "clock": clock,
         "distributions": spread,
     }
@@ -194,6 +213,7 @@ def _distributions(
     return spread
 
 
-def _counts(rows: Sequence[RequestRow]) -> dict[str, int]:
+def verdict_counts(rows: Sequence[RequestRow]) -> dict[str, int]:
+    """How many outputs got each verdict."""
     words = ("exact", "near-tie", "different")
     return {word: sum(row.lossless == word for row in rows) for word in words}

@@ -103,17 +103,17 @@ def request_schema() -> Any:
     import pyarrow as pa
 
     words = ("key", "cell", "prompt_id", "prompt_hash", "dataset", "category", "finish", "error")
-    counts = ("index", "prompt_tokens", "output_tokens", "rounds", "forwards", "reused")
-    lists = ("chunk_tokens", "round_block", "round_accepted", "round_source", "tokens", "origins")
+    counts = ("index", "prompt_tokens", "max_tokens", "output_tokens", "rounds", "forwards")
+    lists = ("chunk_tokens", "round_block", "round_accepted", "round_source")
     times = ("arrival_s", "first_s", "end_s", "ttft_ms", "tpot_ms", "e2e_ms")
     return pa.schema(
         [
             *((name, pa.string()) for name in (*words, "lossless", "evidence")),
-            *((name, pa.int64()) for name in (*counts, "round_tokens")),
+            *((name, pa.int64()) for name in (*counts, "reused", "round_tokens")),
             *((name, pa.float64()) for name in times),
             ("warmup", pa.bool_()),
             ("chunk_s", pa.list_(pa.float64())),
-            *((name, pa.list_(pa.int64())) for name in lists),
+            *((name, pa.list_(pa.int64())) for name in (*lists, "prompt", "tokens", "origins")),
         ]
     )
 

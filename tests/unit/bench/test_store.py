@@ -14,7 +14,7 @@ ABOUT = {"settings": {"seed": 0, "check": True}, "model_hash": "m", "prompts_has
 
 def row(cell: str, index: int, **more) -> RequestRow:
     return RequestRow(
-        cell, index, f"p/{index}", "h", "demo", "math", 3, 0.0, finish="stop", tokens=[1], **more
+        cell, index, f"p/{index}", "h", "demo", "math", 3, 8, 0.0, finish="stop", tokens=[1], **more
     )
 
 
