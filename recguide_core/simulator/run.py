@@ -13,10 +13,14 @@ import numpy as np
 
 from recguide_core import metrics
 from recguide_core.acceptance import AcceptanceModel, load_model
+from recguide_core.engine.guidance import PAPER_MENU
 from recguide_core.engine.methods import make_planner
-from recguide_core.engine.planners import Planner
+from recguide_core.engine.planners import DEFAULT_BLOCK, Planner
+from recguide_core.engine.planners_adaptive import AdaptivePlanner
+from recguide_core.engine.planners_overlap import OverlapPlanner
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.engine.virtual import VirtualClock
+from recguide_core.policy.branches import BranchRule
 from recguide_core.simulator.core import SimulatedCore, Workload
 from recguide_core.simulator.guide import Calibrated, HostedCost, calibrate, guidance
 from recguide_core.simulator.load import (
@@ -85,6 +89,10 @@ def clock_of(settings: SimSettings, cell: SimCell) -> VirtualClock:
 
 def planner_of(settings: SimSettings, cell: SimCell, rho: float | None = None) -> Planner:
     """The planner of a cell; adaptive ones get the simulated model's tables and a tuned rho."""
+    if cell.method == "overlap" and cell.variant:
+        corrections = 1 if cell.variant == "first correction" else 2
+        rule = BranchRule(corrections=corrections, continuation=False)
+        return OverlapPlanner(cell.block_size or DEFAULT_BLOCK, rule)
     if cell.method not in ADAPTIVE:
         return make_planner(cell.method, block=cell.block_size)
     prices = priced(settings.gpu, settings.model)
@@ -95,9 +103,11 @@ def planner_of(settings: SimSettings, cell: SimCell, rho: float | None = None) -
         tables,
         HostedCost(prices.cost, settings.host),
         {cell.concurrency: rho},
-        settings.menu,
+        PAPER_MENU if cell.variant == "no AR" else settings.menu,
     )
     how = "bucketed" if cell.batching == "bucketed" else "ragged"
+    if cell.variant == "entropy only":
+        return AdaptivePlanner(guide, how, ignore_outcome=True)
     return make_planner(cell.method, guidance=guide, batching=how)
 
 

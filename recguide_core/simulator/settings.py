@@ -15,23 +15,31 @@ from recguide_core.records import MAX_BLOCK
 BATCHING = ("ragged", "bucketed", "padded")
 ADAPTIVE = frozenset({"adaptive", "recguide"})
 MODELS = ("nld-8b", "nld-14b")
+VARIANTS = ("first correction", "two corrections", "entropy only", "no AR")
+"""Ablations: overlap with fewer branches, adaptive without z_t, recguide on the paper's menu."""
 
 
 @dataclass(frozen=True, slots=True)
 class SimCell:
-    """One simulated point: a method at a block size under one load."""
+    """One simulated point: a method at a block size under one load.
+
+    Attributes:
+        variant: a part switched off, one of `VARIANTS`; empty = all of the method.
+    """
 
     method: str
     block_size: int | None
     concurrency: int
     batching: str = "ragged"
+    variant: str = ""
 
     @property
     def key(self) -> str:
         """Names the cell, e.g. `linear/16@8` or `adaptive+bucketed@32`."""
         block = "" if self.block_size is None else f"/{self.block_size}"
         how = "" if self.batching == "ragged" else f"+{self.batching}"
-        return f"{self.method}{block}{how}@{self.concurrency}"
+        variant = f" ({self.variant})" if self.variant else ""
+        return f"{self.method}{block}{how}{variant}@{self.concurrency}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,274 @@
+"""Our Tables 2 to 6 and Figures 2 and 5 from simulated cells, beside the paper's."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from recguide_core.acceptance.published import PUBLISHED
+from recguide_core.bench.suites import published as paper
+from recguide_core.bench.suites.paper_cells import BLOCKS, PaperRuns
+from recguide_core.bench.suites.report import Cell, Row, SuiteTable
+from recguide_core.simulator.load import Timeline
+from recguide_core.simulator.run import CellResult, acceptance_of
+
+Indices = np.ndarray
+METHODS2 = (("linear", "LinearSS"), ("dflash", "DFlash"), ("tidar", "TiDAR"),
+            ("overlap", "RecGuide"))  # fmt: skip
+_FITTED_TAU = {"linear", "dflash", "tidar"}
+
+
+def tau_by_category(result: CellResult) -> list[float]:
+    """tau of Math, Code, QA & IF, and the mean over the eight sets (3, 3 and 2)."""
+    category = result.blocks.category
+    taus = [_tau(result.timeline, category == c) for c in range(3)]
+    return [*taus, float(np.average(taus, weights=(3, 3, 2)))]
+
+
+def _tau(timeline: Timeline, rows: Indices) -> float:
+    return float(2.0 * timeline.round_tokens[rows].sum() / timeline.forwards[rows].sum())
+
+
+def table2(runs: PaperRuns) -> SuiteTable:
+    """Acceptance length and speed-up over the paper's AR at C = 1, B = 16."""
+    rows = []
+    for method, name in METHODS2:
+        result = runs.get(method, 1, 16)
+        ours, theirs = tau_by_category(result), paper.TAU[runs.model][method]
+        cells = [Cell(a, b, method in _FITTED_TAU) for a, b in zip(ours, theirs, strict=True)]
+        speed = result.timeline.steady_tps / paper.AR_TPS[runs.model]
+        fitted = method == "linear"
+        cells.append(Cell(speed, paper.SPEEDUP[runs.model][method], fitted))
+        rows.append(Row(name, cells))
+    ar = runs.get("ar", 1).timeline.steady_tps
+    columns = [*(f"tau {c}" for c in paper.CATEGORY_NAMES), "speed-up"]
+    text = (
+        f"tau of LinearSS, DFlash and TiDAR is fitted (overall; LinearSS also by category) and "
+        f"comes out a little low because answers are cut at the budget; tau of RecGuide is "
+        f"predicted from h and the texts. Speed-ups divide by the paper's implied AR "
+        f"({paper.AR_TPS[runs.model]:.0f} tokens/s). Our modelled AR reaches {ar:.0f}: its forward "
+        f"is extrapolated from LinearSpec graphs and carries the fitted host time, which an AR "
+        f"loop with overlapped scheduling hides. DFlash's drafter is modelled (5 layers); TiDAR's "
+        f"{16 * 17} query tokens a round lie outside the profile."
+    )
+    return SuiteTable(f"Table 2, {runs.model}: tau and speed-up, C = 1", columns, rows, text=text)
+
+
+def table3(runs: PaperRuns) -> SuiteTable:
+    """Branch outcomes of overlap at B = 16, percent of rounds."""
+    result, theirs = runs.get("overlap", 1, 16), PUBLISHED[runs.model]
+    names = ("Correction covered", "Correction reused", "Continuation covered",
+             "Continuation reused", "No hit")  # fmt: skip
+    keys = ("correction_covered", "correction_reused", "continuation_covered",
+            "continuation_reused", "no_hit")  # fmt: skip
+    ours = [result.blocks.branch_rates(c) for c in range(3)]
+    rows = []
+    for name, key in zip(names, keys, strict=True):
+        values = [100 * rates[key] for rates in ours]
+        values.append(float(np.average(values, weights=(3, 3, 2))))
+        cells = []
+        for c, value in zip((*paper.CATEGORIES, "all"), values, strict=True):
+            published = {
+                "correction_covered": theirs.correction[c][0],
+                "correction_reused": theirs.correction[c][1],
+                "continuation_covered": theirs.continuation[c][0],
+                "continuation_reused": theirs.continuation[c][1],
+                "no_hit": theirs.no_hit[c],
+            }[key]
+            cells.append(Cell(value, 100 * published, fitted=True))
+        rows.append(Row(name, cells))
+    h = result.timeline.reuse
+    text = (
+        f"Margins, replacement tokens and continuation guesses are fitted to this table for rounds "
+        f"of plain LinearSS; here the whole engine runs them recursively, budget and last rounds "
+        f"included. h = {h:.3f} (paper {theirs.correction['all'][1]:.3f} + "
+        f"{theirs.continuation['all'][1]:.3f}), and 2 A / (2 - h) gives tau = "
+        f"{result.timeline.tau:.2f} against the paper's {theirs.tau_overlap:.2f}."
+    )
+    title = f"Table 3, {runs.model}: branch outcomes, % of rounds"
+    return SuiteTable(title, list(paper.CATEGORY_NAMES), rows, ".1f", text)
+
+
+def table4(runs: PaperRuns) -> SuiteTable:
+    """Block sizes that adaptive drafting chooses, percent of rounds."""
+    rows = []
+    for load in paper.TABLE4_LOADS:
+        result = runs.get("adaptive", load, None, "bucketed")
+        for place, block in enumerate(BLOCKS):
+            ours = [100 * result.blocks.block_share(c, block) for c in range(3)]
+            ours.append(float(np.average(ours, weights=(3, 3, 2))))
+            cells = [
+                Cell(value, paper.table4(runs.model, load, c, place))
+                for c, value in enumerate(ours)
+            ]
+            rows.append(Row(f"C = {load}, B = {block}", cells))
+    text = (
+        "The drift from 32 to 8 with load is the paper's. Shares depend on rho, which the paper "
+        "does not print: ours is the fraction of Dinkelbach's value at which simulated throughput "
+        "is best, and where two blocks cost nearly the same many mixes are equally fast, so "
+        "single cells say little. Category differences rest on tau and full-block shares only."
+    )
+    title = f"Table 4, {runs.model}: chosen block sizes, % of rounds (bucketed)"
+    return SuiteTable(title, list(paper.CATEGORY_NAMES), rows, ".1f", text)
+
+
+def table5(runs: PaperRuns) -> SuiteTable:
+    """Ablation of branches at C = 1, tokens a second."""
+    theirs = paper.TABLE5[runs.model]
+    linear = runs.get("linear", 1, 16).timeline.steady_tps
+    steps = (
+        ("LinearSS", runs.get("linear", 1, 16), "linear"),
+        ("+ 1st correction", runs.get("overlap", 1, 16, variant="first correction"), "first"),
+        ("+ 2nd correction", runs.get("overlap", 1, 16, variant="two corrections"), "second"),
+        ("+ continuation", runs.get("overlap", 1, 16), "continuation"),
+    )
+    rows = []
+    for name, result, key in steps:
+        tps = result.timeline.steady_tps
+        gain, paper_gain = 100 * (tps / linear - 1), 100 * (theirs[key] / theirs["linear"] - 1)
+        first = key == "linear"
+        rows.append(
+            Row(
+                name,
+                [
+                    Cell(tps, theirs[key], fitted=first),
+                    Cell(None if first else gain, None if first else paper_gain),
+                ],
+            )
+        )
+    full, one = rows[-1].cells[0], rows[1].cells[0]
+    text = (
+        f"LinearSS is fitted through the host time ({runs.host.step:.2f} ms a step and "
+        f"{runs.host.request:.3f} ms a request). The paper's first branch alone gains a third, "
+        f"which its own hit rate cannot give: with h = 0.22 a round takes 1.78 forwards, +12 %, "
+        f"and ours is {100 * ((one.ours or 0) / linear - 1):+.0f} %. The likely reason is that the "
+        f"first step also brings the merged engine (fewer launches and host waits), which our "
+        f"simulated LinearSS has as well. All branches together end "
+        f"{100 * (full.deviation or 0):+.0f} % from the paper."
+    )
+    title = f"Table 5, {runs.model}: branches at C = 1, tokens/s and gain in %"
+    return SuiteTable(title, ["tokens/s", "gain %"], rows, ".0f", text)
+
+
+def recipe_tps(runs: PaperRuns) -> float:
+    """Mean over C = 2..128 of the published recipe's block at each load."""
+    from recguide_core.engine.planners import recipe_block
+
+    found = [runs.get("linear", c, recipe_block(c)).timeline.steady_tps for c in paper.LOADS]
+    return float(np.mean(found))
+
+
+def table6(runs: PaperRuns) -> SuiteTable:
+    """Ablation of adaptive drafting, mean tokens a second over C = 2..128."""
+    theirs, fixed = paper.TABLE6[runs.model], recipe_tps(runs)
+    best = float(np.mean([runs.best_fixed(c) for c in paper.LOADS]))
+    lines: list[tuple[str, float, float | None]] = [
+        ("Fixed block (recipe)", fixed, theirs["fixed"]),
+        ("+ s_t (padded)", runs.mean_tps("adaptive", None, "padded", "entropy only"),
+         theirs["entropy"]),
+        ("+ z_t (padded)", runs.mean_tps("adaptive", None, "padded"), theirs["outcome"]),
+        ("+ bucketing", runs.mean_tps("adaptive", None, "bucketed"), theirs["bucketed"]),
+        ("+ bucketing, 2 C requests", runs.mean_tps("adaptive", None, "bucketed", waiting=True),
+         None),
+        ("LinearSS 16, 2 C requests", runs.mean_tps("linear", 16, waiting=True), None),
+        ("ragged instead", runs.mean_tps("adaptive"), None),
+        ("best fixed block of each C", best, None),
+    ]  # fmt: skip
+    rows = [
+        Row(
+            name,
+            [
+                Cell(tps, published, fitted=name.startswith("Fixed")),
+                Cell(
+                    100 * (tps / fixed - 1),
+                    None if published is None else 100 * (published / theirs["fixed"] - 1),
+                    fitted=name.startswith("Fixed"),
+                ),
+                Cell(100 * (tps / best - 1)),
+            ],
+        )
+        for name, tps, published in lines
+    ]
+    gain = {name: 100 * (tps / fixed - 1) for name, tps, _ in lines}
+    paper_gain = 100 * (theirs["bucketed"] / theirs["fixed"] - 1)
+    text = (
+        f"The recipe is fitted through the host time per request. Bucketing brings "
+        f"{gain['+ bucketing']:+.0f} % here, {paper_gain:+.0f}"
+        f" % in the paper. T_n(B) is strongly sublinear in n, so cutting C requests into buckets "
+        f"costs more than smaller blocks save, unless full buckets are charged (the paper's "
+        f"accounting) or more requests wait than a batch holds "
+        f"({gain['+ bucketing, 2 C requests']:+.0f} % with 2 C). One ragged forward keeps the gain "
+        f"without buckets: {gain['ragged instead']:+.0f} % over the recipe, "
+        f"{100 * (runs.mean_tps('adaptive') / best - 1):+.1f} % over the best fixed block, which "
+        f"itself is {100 * (best / fixed - 1):+.1f} % over the recipe."
+    )
+    title = f"Table 6, {runs.model}: adaptive drafting, mean over C = 2..128"
+    return SuiteTable(title, ["tokens/s", "vs recipe %", "vs best fixed %"], rows, ".0f", text)
+
+
+def figure2(runs: PaperRuns) -> SuiteTable:
+    """Shares of acceptance lengths at B = 32."""
+    law = acceptance_of(runs.model)[0].overall
+    left = law.left(32)
+    ours = (float(left[1:9].sum()), float(left[9:17].sum()), float(left[17:].sum()))
+    cells = [Cell(100 * a, 100 * b, True) for a, b in zip(ours, paper.FIGURE2A, strict=True)]
+    text = (
+        "Follows from the chain fitted to Table 1. Figure 2(b), forward time by load, is the cost "
+        "table itself; its held-out errors are printed by scripts/build_tables.py."
+    )
+    title = f"Figure 2(a), {runs.model}: % of rounds by acceptance length, B = 32"
+    return SuiteTable(title, ["A <= 8", "8 < A <= 16", "A > 16"], [Row("all", cells)], ".1f", text)
+
+
+def figure5(runs: PaperRuns) -> SuiteTable:
+    """Aggregate and per-request tokens a second by load."""
+    rows = []
+    for c in paper.LOADS:
+        results = [runs.get("linear", c, b) for b in BLOCKS]
+        results += [runs.get("adaptive", c, None, "bucketed"), runs.get("adaptive", c)]
+        cells = [Cell(r.timeline.steady_tps) for r in results]
+        cells += [Cell(r.timeline.user_tps) for r in results]
+        rows.append(Row(f"C = {c}", cells))
+    names = ("B = 8", "B = 16", "B = 32", "bucketed", "ragged")
+    eight = runs.get("linear", 128, 8).timeline.steady_tps
+    sixteen = runs.get("linear", 128, 16).timeline.steady_tps
+    text = (
+        f"The paper prints this as a figure only. It says that B = 8 stays below B = 16 in "
+        f"aggregate at C = 128; here the ratio is {eight / sixteen:.2f}. Per-request speed falls "
+        f"with load in every column, as in the paper."
+    )
+    columns = [*names, *(f"{n}, per request" for n in names)]
+    title = f"Figure 5, {runs.model}: tokens/s, aggregate and per request"
+    return SuiteTable(title, columns, rows, ".0f", text)
+
+
+def beyond(runs: PaperRuns) -> SuiteTable:
+    """What the paper does not try: one policy, larger blocks with overlap, AR as a choice."""
+    rows = []
+    for c in (1, *paper.LOADS):
+        best = runs.best_fixed(c)
+        full = runs.get("recguide", c)
+        cells = [
+            Cell(best),
+            Cell(full.timeline.steady_tps),
+            Cell(100 * (full.timeline.steady_tps / best - 1)),
+            Cell(100 * full.timeline.reuse),
+        ]
+        if c > 1:
+            without = runs.get("recguide", c, variant="no AR").timeline.steady_tps
+            cells.append(Cell(100 * (without / best - 1)))
+        else:
+            cells.append(Cell(None))
+        rows.append(Row(f"C = {c}", cells))
+    o16, o32 = (runs.get("overlap", 1, b).timeline.steady_tps for b in (16, 32))
+    l32 = runs.get("linear", 1, 32).timeline.steady_tps
+    gains = [row.cells[2].ours or 0.0 for row in rows[1:]]
+    text = (
+        f"At C = 1 a larger block alone ({l32:.0f} tokens/s at B = 32) takes much of what overlap "
+        f"gains at B = 16 ({o16:.0f}); both together reach {o32:.0f}, and recguide "
+        f"{rows[0].cells[1].ours:.0f} ({rows[0].cells[2].ours:+.0f} % over the best fixed block). "
+        f"Mean gain over the best fixed block, C = 2..128: {np.mean(gains):+.1f} %. The cost of "
+        f"fused and ragged forwards is modelled, never measured."
+    )
+    columns = ["best fixed", "recguide", "gain %", "h %", "gain % on 8/16/32"]
+    title = f"Beyond the paper, {runs.model}: one policy over the load range, tokens/s"
+    return SuiteTable(title, columns, rows, ".1f", text)
