@@ -12,6 +12,8 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+from recguide_core.policy.devices import GPUS
+
 PACKAGES = (
     "recguide",
     "torch",
@@ -71,6 +73,13 @@ def cpu_name() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def short_gpu_name(full: str) -> str:
+    """How tables name a GPU: `NVIDIA H100 80GB HBM3` is `h100`, an unknown one is its own name."""
+    slug = "-".join(full.lower().replace("nvidia", " ").split())
+    known = [name for name in GPUS if name in slug]
+    return max(known, key=len) if known else slug
 
 
 def usable_cores() -> int:

@@ -17,7 +17,7 @@ from recguide_core.engine.methods import make_planner
 from recguide_core.engine.planners import NEEDS_GUIDANCE
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.errors import DataError
-from recguide_core.inventory import cpu_name
+from recguide_core.inventory import cpu_name, short_gpu_name
 from recguide_core.model.registry import LoadedModel
 from recguide_core.records import Finish, Finished, IntArray, Request
 from recguide_core.simulator.prices import named_clock
@@ -101,7 +101,7 @@ def make_clock(config: BenchConfig) -> Clock:
 def device_name(device: str) -> str:
     """How tables name the device that the model runs on."""
     if device.startswith("cuda"):
-        return torch.cuda.get_device_name(device).split()[-1].lower()
+        return short_gpu_name(torch.cuda.get_device_name(device))
     return f"cpu: {cpu_name()}"
 
 

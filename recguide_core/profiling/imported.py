@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recguide_core.errors import DataError
+from recguide_core.inventory import short_gpu_name
 from recguide_core.tables import Table, make_table, read_json
 from recguide_core.tables.schema import COST
 
@@ -42,4 +43,7 @@ def import_report(path: Path) -> Table:
     about = report.get("provenance")
     if not isinstance(about, dict):
         raise DataError(f"{path} does not say where it was measured.", REMEDY)
-    return make_table("cost", columns, {k: str(v) for k, v in about.items() if v is not None})
+    known = {key: str(value) for key, value in about.items() if value is not None}
+    if "device" in known:
+        known["device"] = short_gpu_name(known["device"])
+    return make_table("cost", columns, known)

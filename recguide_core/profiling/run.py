@@ -116,12 +116,13 @@ def device_label(settings: ProfileSettings) -> str:
             f"There is no CUDA device here to measure '{settings.gpu}' on.",
             "Run it where that device is, or profile the CPU: --gpu cpu",
         )
-    if settings.gpu.lower() not in found.lower().split():
+    name = inventory.short_gpu_name(found)
+    if settings.gpu.lower() != name:
         raise MismatchError(
             f"This machine has '{found}', not '{settings.gpu}'.",
-            f"Name the device that is here: --gpu {found.split()[-1].lower()}",
+            f"Name the device that is here: --gpu {name}",
         )
-    return settings.gpu.lower()
+    return name
 
 
 def cuda_name() -> str | None:

@@ -68,7 +68,7 @@ def report(**change):
     about = {
         "model": "nld-8b",
         "model_hash": "random-1",
-        "device": "h200",
+        "device": "NVIDIA H200",
         "date": "2026-11-01",
         "source": "scripts/device_check.py",
         "dtype": "bfloat16",

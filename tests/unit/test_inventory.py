@@ -1,0 +1,39 @@
+"""What a machine has, and how its parts are named in tables."""
+
+import pytest
+
+from recguide_core import inventory
+
+
+@pytest.mark.parametrize(
+    ("full", "short"),
+    [
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA GB200", "gb200"),
+        ("NVIDIA B200", "b200"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA A100-SXM4-80GB", "a100-sxm4-80gb"),
+    ],
+)
+def test_gpus_have_the_names_of_the_tables(full, short):
+    assert inventory.short_gpu_name(full) == short
+
+
+def test_absent_packages_are_none():
+    found = inventory.versions()
+    assert found["numpy"]
+    assert found["recguide"]
+    assert set(inventory.PACKAGES) < set(found)
+
+
+def test_a_machine_has_at_least_one_core():
+    assert inventory.usable_cores() >= 1
+    assert inventory.cpu_name()
+
+
+def test_without_torch_nothing_is_usable(monkeypatch):
+    monkeypatch.setattr(inventory.importlib.util, "find_spec", lambda name: None)
+    assert [b.name for b in inventory.back_ends() if b.usable] == []
+    assert [d.kind for d in inventory.devices()] == ["cpu"]
