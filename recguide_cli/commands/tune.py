@@ -87,16 +87,18 @@ def run(
 ) -> None:
     """Chooses delta, block, branches and rho, and measures what they gain.
 
-    Searches the trace first, then runs the policy on the real engine with time
+    Searches the trace first, records what the model answers along some texts,
+    then runs the policy in the engine's loop on these recordings with time
     charged from the cost table, beside plain AR and every fixed block. Gains
     are measured on prompts that took no part in any choice.
     """
     from recguide_cli.render.tune import show, watch
+    from recguide_core.calibration.record import record_prompts
     from recguide_core.calibration.run import encode
     from recguide_core.datasets import load_prompts, select
     from recguide_core.model.registry import load_model
-    from recguide_core.tuning.inputs import default_policy_path, read_inputs
-    from recguide_core.tuning.run import tune, write
+    from recguide_core.tuning.inputs import default_policy_path, read_inputs, recording_path
+    from recguide_core.tuning.run import check_inputs, tune, write
     from recguide_core.tuning.settings import TuneSettings
 
     settings = TuneSettings(
@@ -115,10 +117,29 @@ def run(
     named = console.names(data or inputs.trace.provenance["data"], "--data")
     prompts = load_prompts(named, data_dir).prompts
     loaded = load_model(model, device=device, dtype=dtype)
-    with watch() as progress:
-        # Enough candidates that some have not been calibrated on.
-        few = select(prompts, min(len(prompts), 16 * requests), seed + 1)
-        result = tune(settings, inputs, loaded, encode(loaded, few, settings.template), progress)
+    check_inputs(inputs, loaded.hash)
+    if threads:
+        import torch
+
+        torch.set_num_threads(threads)
+    # Enough candidates that some have not been calibrated on.
+    few = select(prompts, min(len(prompts), 16 * requests), seed + 1)
+    with watch() as (progress, on_request):
+        result = tune(
+            settings,
+            inputs,
+            loaded.hash,
+            encode(loaded, few, settings.template),
+            lambda chosen, blocks: record_prompts(
+                loaded,
+                chosen,
+                blocks,
+                max_tokens=max_tokens,
+                path=recording_path(settings, inputs, tables),
+                on_request=on_request,
+            ),
+            progress,
+        )
     path = out or default_policy_path(settings, inputs, tables)
     digest = write(result, path)
     show(result.report, path)

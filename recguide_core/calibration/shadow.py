@@ -39,7 +39,9 @@ class ShadowPrompt:
 
 
 @dataclass(slots=True)
-class _Live:
+class Live:
+    """A request while its text is decoded."""
+
     prompt: ShadowPrompt
     slot: int
     committed: int
@@ -51,7 +53,7 @@ class _Live:
 
 
 @dataclass(slots=True)
-class _Draft:
+class Draft:
     """Draft of one block: tokens and alternatives int64 [B], margin and p1 float32 [B]."""
 
     token: IntArray
@@ -88,7 +90,7 @@ class ShadowDecoder:
         self.eos = model.eos_ids
         self.context = min(model.config.max_positions, len(model.transformer.rotary.cos))
         # Every block of the menu in flight, and a continuation behind the largest.
-        self.in_flight = sum(self.menu) + self.menu[-1]
+        self.in_flight = self._most_in_flight()
         self.pool = KVPool(
             layers=model.config.layers,
             kv_heads=model.config.kv_heads,
@@ -101,13 +103,16 @@ class ShadowDecoder:
         self.runner = TorchRunner(model, self.pool)
         self.prefix = np.zeros(batch, np.int64)
 
+    def _most_in_flight(self) -> int:
+        return sum(self.menu) + self.menu[-1]
+
     def fits(self, prompt: ShadowPrompt) -> bool:
         """Whether the context and the pool hold the prompt and one round behind it."""
         return len(prompt.tokens) + self.in_flight <= min(self.context, 4096)
 
     def run(self, prompts: Iterable[ShadowPrompt]) -> Iterator[list[TraceRow]]:
         """Trace rows of each request, in the order in which requests end."""
-        waiting, live = iter(prompts), list[_Live]()
+        waiting, live = iter(prompts), list[Live]()
         free = list(range(self.batch))
         while True:
             arriving = [(p, free.pop()) for p, _ in zip(waiting, list(free), strict=False)]
@@ -115,8 +120,7 @@ class ShadowDecoder:
                 live += self._prefill(arriving)
             ended = [one for one in live if self._over(one)]
             for one in ended:
-                self.pool.release(one.slot)
-                self.prefix[one.slot] = 0
+                self._release(one)
                 free.append(one.slot)
                 yield one.rows
             live = [one for one in live if not self._over(one)]
@@ -125,11 +129,15 @@ class ShadowDecoder:
             elif not arriving:
                 return
 
-    def _over(self, one: _Live) -> bool:
+    def _release(self, one: Live) -> None:
+        self.pool.release(one.slot)
+        self.prefix[one.slot] = 0
+
+    def _over(self, one: Live) -> bool:
         left = min(self.max_tokens - one.emitted, self.context - one.committed - self.menu[-1])
         return one.seed in self.eos or left < self.menu[-1]
 
-    def _prefill(self, arriving: list[tuple[ShadowPrompt, int]]) -> list[_Live]:
+    def _prefill(self, arriving: list[tuple[ShadowPrompt, int]]) -> list[Live]:
         for prompt, slot in arriving:
             most = len(prompt.tokens) + self.max_tokens + self.in_flight
             self.pool.reserve(slot, len(prompt.tokens), most)
@@ -142,10 +150,10 @@ class ShadowDecoder:
         for i, (prompt, slot) in enumerate(arriving):
             self._commit(slot, len(prompt.tokens))
             first = int(readings.token[step.read_start[i]])
-            out.append(_Live(prompt, slot, len(prompt.tokens), first))
+            out.append(Live(prompt, slot, len(prompt.tokens), first))
         return out
 
-    def _round(self, live: list[_Live]) -> None:
+    def _round(self, live: list[Live]) -> None:
         drafts = self._draft(live)
         rows: list[Row] = []
         places: list[dict[int, int]] = []
@@ -157,7 +165,7 @@ class ShadowDecoder:
         for one, mine, where in zip(live, drafts, places, strict=True):
             self._settle(one, mine, where, step, readings)
 
-    def _draft(self, live: list[_Live]) -> list[dict[int, _Draft]]:
+    def _draft(self, live: list[Live]) -> list[dict[int, Draft]]:
         if not self.drafted:
             return [{} for _ in live]
         mask = self.config.mask_id
@@ -181,41 +189,42 @@ class ShadowDecoder:
                 at = slice(step.read_start[row], step.read_start[row] + block)
                 token = readings.token[at].copy()
                 token[0] = one.seed
-                mine[block] = _Draft(
+                mine[block] = Draft(
                     token, readings.alt[at], readings.margin[at], readings.confidence[at]
                 )
                 row += 1
             out.append(mine)
         return out
 
-    def _verify_rows(self, one: _Live, mine: dict[int, _Draft], rows: list[Row]) -> dict[int, int]:
+    def _verify_rows(self, one: Live, mine: dict[int, Draft], rows: list[Row]) -> dict[int, int]:
         """Append the request's rows, the committing one first; block -> row, 0 -> continuation."""
         where = {one.block: len(rows)}
         tokens = mine[one.block].token if one.block > 1 else [one.seed]
         rows.append(Row(one.slot, tokens, one.committed, commit=True))
         if one.block > 1:
             where[0] = len(rows)
-            rows.append(
-                Row(
-                    one.slot,
-                    [self.config.mask_id] * one.block,
-                    one.committed + one.block,
-                    parent=where[one.block],
-                    parent_len=one.block,
-                    bidirectional=True,
-                    adapter=True,
-                )
-            )
+            rows.append(self._continuation(one, one.block, where[one.block]))
         for block in self.drafted:
             if block != one.block:
                 where[block] = len(rows)
                 rows.append(Row(one.slot, mine[block].token, one.committed))
         return where
 
+    def _continuation(self, one: Live, block: int, parent: int) -> Row:
+        return Row(
+            one.slot,
+            [self.config.mask_id] * block,
+            one.committed + block,
+            parent=parent,
+            parent_len=block,
+            bidirectional=True,
+            adapter=True,
+        )
+
     def _settle(
         self,
-        one: _Live,
-        mine: dict[int, _Draft],
+        one: Live,
+        mine: dict[int, Draft],
         where: dict[int, int],
         step: PackedStep,
         readings: StepReadings,
@@ -243,7 +252,7 @@ class ShadowDecoder:
             one.seed = next(iter(self.eos))
 
     def _line(
-        self, one: _Live, block: int, draft: _Draft | None, tokens: IntArray, entropy: FloatArray
+        self, one: Live, block: int, draft: Draft | None, tokens: IntArray, entropy: FloatArray
     ) -> TraceRow:
         matched, margin = 0, np.empty(0, np.float32)
         confidence, risky = margin, np.empty(0, np.int64)

@@ -57,5 +57,16 @@ def read_inputs(
 def default_policy_path(settings: TuneSettings, inputs: Inputs, folder: Path | None) -> Path:
     """Where the policy goes unless told otherwise: beside the trace, named after the cost table."""
     name = inputs.names["cost"] if inputs.clock else stem(settings.model, settings.device)
-    beside = inputs.trace.path.parent if inputs.trace.path else (folder or TABLES)
-    return (folder or beside) / f"{name}{SUFFIX['policy']}"
+    return _beside(inputs, folder) / f"{name}{SUFFIX['policy']}"
+
+
+def recording_path(settings: TuneSettings, inputs: Inputs, folder: Path | None) -> Path:
+    """Where recordings are kept from one tuning run to the next."""
+    name = f"{stem(settings.model, settings.device)}.recording.npz"
+    return _beside(inputs, folder) / name
+
+
+def _beside(inputs: Inputs, folder: Path | None) -> Path:
+    if folder is not None:
+        return folder
+    return inputs.trace.path.parent if inputs.trace.path else TABLES

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from recguide_core.calibration.recording import Recorded
 from recguide_core.engine.guidance import Guidance
 from recguide_core.engine.methods import make_planner
 from recguide_core.engine.planners import recipe_block
 from recguide_core.policy.cost import CostModel
 from recguide_core.policy.tune import bootstrap_gain
 from recguide_core.tuning.onpolicy import LoadRun, run_load
-from recguide_core.tuning.settings import TuneSettings
-
-if TYPE_CHECKING:
-    from recguide_core.calibration.shadow import ShadowPrompt
-    from recguide_core.model.registry import LoadedModel
 
 FIXED = (4, 8, 16, 32)
 """Blocks of LinearSS that RecGuide is compared with, beside plain AR."""
@@ -26,63 +22,84 @@ FIXED = (4, 8, 16, 32)
 Progress = Callable[[str], None]
 
 
-class Runner:
-    """On-policy runs of one model under one cost model."""
+FRACTIONS = (0.15, 0.3, 0.5, 0.7, 1.0)
+"""Of Dinkelbach's rho. It answers which choices are best if states come as they come; on a text a
+hard stretch stays until its tokens are through, whatever the block, so less is often better."""
 
-    def __init__(
-        self,
-        model: LoadedModel,
-        cost: CostModel,
-        settings: TuneSettings,
-        positions: int,
-        progress: Progress,
-    ) -> None:
-        self.model, self.cost, self.settings = model, cost, settings
-        self.positions, self.progress = positions, progress
+
+class Runner:
+    """On-policy runs under one cost model."""
+
+    def __init__(self, cost: CostModel, positions: int, progress: Progress) -> None:
+        self.cost, self.positions, self.progress = cost, positions, progress
 
     def run(
         self,
         method: str,
-        prompts: Sequence[ShadowPrompt],
+        recorded: Recorded,
         load: int,
         block: int | None = None,
         guidance: Guidance | None = None,
     ) -> LoadRun:
+        """One method at one load."""
         name = method if block is None else f"{method}/{block}"
         self.progress(f"C = {load}: {name}")
         return run_load(
-            self.model,
             make_planner(method, block, guidance),
-            prompts,
+            recorded,
             load,
             self.cost,
-            max_tokens=self.settings.max_tokens,
             positions=self.positions,
             method=name,
         )
 
-    def correct(
-        self, guidance: Guidance, prompts: Sequence[ShadowPrompt]
-    ) -> tuple[dict[int, float], list[dict[str, Any]]]:
-        """rho per load after the on-policy iterations, and their history.
+    def choose_rule(
+        self, guidances: Sequence[Guidance], recorded: Recorded, load: int
+    ) -> tuple[Guidance, list[dict[str, Any]]]:
+        """The fastest of several rules at the lowest load, each at the middle of the rho search."""
+        history = []
+        for guidance in guidances:
+            rho = guidance.rho_at(load) * FRACTIONS[len(FRACTIONS) // 2]
+            done = self.run("recguide", recorded, load, guidance=replace(guidance, rho={load: rho}))
+            history.append(
+                {
+                    "delta": guidance.rule.delta,
+                    "corrections": guidance.rule.corrections,
+                    "continuation": guidance.rule.continuation,
+                    "tokens_per_s": done.tokens_per_s,
+                }
+            )
+        best = max(range(len(history)), key=lambda i: history[i]["tokens_per_s"])
+        return guidances[best], history
 
-        Each iteration takes the rate that the policy reached as the next rho (Dinkelbach's step
-        on the states that the policy itself makes); the fastest rho stays. Loads in between keep
-        their out-of-fold rho, scaled by the correction of their neighbours.
+    def correct(
+        self, guidance: Guidance, recorded: Recorded, loads: Sequence[int], iterations: int
+    ) -> tuple[dict[int, float], list[dict[str, Any]]]:
+        """rho per load after the on-policy search, and its history.
+
+        The first iteration runs the policy at fractions of the out-of-fold rho; each further one
+        runs the neighbours of the fastest at half the distance. Loads in between keep their
+        out-of-fold rho, scaled as their neighbours were.
         """
         factor: dict[int, float] = {}
-        history = []
-        for load in self.settings.concurrency:
-            rho = guidance.rho_at(load)
-            tried: list[tuple[float, float]] = []
-            for _ in range(self.settings.iterations):
-                trial = replace(guidance, rho={load: rho})
-                done = self.run("recguide", prompts, load, guidance=trial)
-                tried.append((done.rate, rho))
-                history.append({"concurrency": load, "rho": rho, "rate": done.rate})
-                rho = done.rate
-            best = max(tried)[1] if tried else rho
-            factor[load] = best / guidance.rho_at(load)
+        history: list[dict[str, Any]] = []
+        for load in loads:
+            start, speeds = guidance.rho_at(load), dict[float, float]()
+            for number in range(iterations):
+                for fraction in _candidates(speeds, number):
+                    trial = replace(guidance, rho={load: start * fraction})
+                    done = self.run("recguide", recorded, load, guidance=trial)
+                    speeds[fraction] = done.tokens_per_s
+                    history.append(
+                        {
+                            "concurrency": load,
+                            "iteration": number + 1,
+                            "rho": start * fraction,
+                            "fraction": fraction,
+                            "tokens_per_s": done.tokens_per_s,
+                        }
+                    )
+            factor[load] = max(speeds, key=lambda f: speeds[f]) if speeds else 1.0
         logs = np.log(sorted(factor))
         factors = [factor[c] for c in sorted(factor)]
         corrected = {
@@ -91,16 +108,14 @@ class Runner:
         }
         return corrected, history
 
-    def measure(
-        self, guidance: Guidance, prompts: Sequence[ShadowPrompt], load: int
-    ) -> dict[str, Any]:
+    def measure(self, guidance: Guidance, recorded: Recorded, load: int) -> dict[str, Any]:
         """RecGuide, every baseline and the gain over the best and over the recipe."""
-        ours = self.run("recguide", prompts, load, guidance=guidance)
-        runs = [self.run("ar", prompts, load)]
-        runs += [self.run("linear", prompts, load, block) for block in FIXED]
+        ours = self.run("recguide", recorded, load, guidance=guidance)
+        runs = [self.run("ar", recorded, load)]
+        runs += [self.run("linear", recorded, load, block) for block in FIXED]
         best = max(runs, key=lambda r: r.tokens_per_s)
         recipe = next(r for r in runs if r.method == f"linear/{recipe_block(load)}")
-        paper = self.run("overlap", prompts, load, guidance.block, guidance)
+        paper = self.run("overlap", recorded, load, guidance.block, guidance)
         return {
             "concurrency": load,
             "methods": {r.method: r.tokens_per_s for r in (*runs, paper, ours)},
@@ -111,6 +126,15 @@ class Runner:
             "blocks": {str(b): n for b, n in sorted(ours.blocks.items())},
             "reuse": ours.reused / max(ours.rounds, 1),
         }
+
+
+def _candidates(speeds: dict[float, float], iteration: int) -> list[float]:
+    """Fractions to run next."""
+    if not iteration:
+        return list(FRACTIONS)
+    best = max(speeds, key=lambda f: speeds[f])
+    step = 0.5 ** (iteration + 1)
+    return [best * (1 - step), best * (1 + step)]
 
 
 def _gain(ours: LoadRun, theirs: LoadRun) -> dict[str, float | bool]:

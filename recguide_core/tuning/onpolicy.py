@@ -1,30 +1,30 @@
-"""Policies on the real engine at a load, with time charged from the cost table.
+"""Policies on the engine at a load: real decisions on recorded texts, time from the cost table.
 
 History depends on the policy, so a rho that suits the calibration's states need not suit those
-that the policy makes. The engine makes real tokens and real decisions; only time is computed.
+that the policy makes. The loop, the planner and the tokens are those of serving; forwards are
+answered from recordings and time is computed, so a run costs no more than its host work. No torch.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from recguide_core.engine.engine import Engine
+from recguide_core.calibration.recording import Recorded
+from recguide_core.engine.core import EngineCore
 from recguide_core.engine.planners import Planner
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.engine.virtual import VirtualClock
+from recguide_core.pages import PageTable
 from recguide_core.policy.cost import CostModel
 from recguide_core.policy.value import Reals
-from recguide_core.records import Request, Source
+from recguide_core.records import MAX_BLOCK, Request, Source
+from recguide_core.tuning.replay import ReplayExecutor
 
-if TYPE_CHECKING:
-    from recguide_core.calibration.shadow import ShadowPrompt
-    from recguide_core.model.registry import LoadedModel
-
+_PAGE = 16
+_MASK_ID = -2
 _FROM_BRANCH = (Source.CORRECTION, Source.CONTINUATION, Source.POSITION, Source.FIRST)
 
 
@@ -63,13 +63,11 @@ class LoadRun:
 
 
 def run_load(
-    model: LoadedModel,
     planner: Planner,
-    prompts: Sequence[ShadowPrompt],
+    recorded: Recorded,
     concurrency: int,
     cost: CostModel,
     *,
-    max_tokens: int,
     positions: int,
     method: str | None = None,
 ) -> LoadRun:
@@ -79,19 +77,18 @@ def run_load(
     so that the load stays full. Steps with prompt chunks are not counted: every method pays them
     alike.
     """
-    settings = EngineSettings(max_requests=concurrency, entropy_positions=positions)
-    clock = VirtualClock(cost)
-    engine = Engine(model, planners=[planner], settings=settings, clock=clock)
-    run = LoadRun(
-        method or planner.name, concurrency, np.zeros(len(prompts)), np.zeros(len(prompts))
-    )
+    texts = recorded.texts
+    engine = _engine(planner, recorded, concurrency, cost, positions)
+    clock = engine.clock
+    run = LoadRun(method or planner.name, concurrency, np.zeros(len(texts)), np.zeros(len(texts)))
     sent, finished = 0, 0
-    wanted = max(len(prompts), concurrency)
+    wanted = max(len(texts), concurrency)
     live: deque[str] = deque()
     while finished < wanted:
         while len(live) < concurrency:
-            key = f"{sent % len(prompts)}/{sent}"
-            engine.submit(Request(key, prompts[sent % len(prompts)].tokens, max_tokens))
+            text = texts[sent % len(texts)]
+            key = f"{sent % len(texts)}/{sent}"
+            engine.submit(Request(key, text.prompt, recorded.budget(text)))
             live.append(key)
             sent += 1
         # All slots decoding: nobody can be admitted, so the step carries no prompt.
@@ -115,3 +112,28 @@ def run_load(
 
 def _prompt(key: str) -> int:
     return int(key.split("/")[0])
+
+
+def _engine(
+    planner: Planner,
+    recorded: Recorded,
+    concurrency: int,
+    cost: CostModel,
+    positions: int,
+) -> EngineCore:
+    longest = max(len(t.prompt) for t in recorded.texts) + recorded.max_tokens
+    context = longest + 2 * MAX_BLOCK + 1
+    in_flight = planner.max_in_flight + MAX_BLOCK
+    pages = concurrency * (-(-(context + in_flight) // _PAGE) + 16)
+    return EngineCore(
+        executor=ReplayExecutor(recorded.texts, _MASK_ID),
+        pages=PageTable(pages, _PAGE),
+        planners=[planner],
+        settings=EngineSettings(
+            max_requests=concurrency, entropy_positions=positions, prefill_chunk=0
+        ),
+        context=context,
+        mask_id=_MASK_ID,
+        eos_ids=recorded.eos_ids,
+        clock=VirtualClock(cost),
+    )

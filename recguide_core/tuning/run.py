@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from recguide_core.calibration.recording import Recorded
 from recguide_core.calibration.traces import States, states_of
 from recguide_core.engine.guidance import Guidance
 from recguide_core.errors import DataError, MismatchError
@@ -18,13 +19,13 @@ from recguide_core.policy.signals import decision_limit
 from recguide_core.policy.value import ValueTable
 from recguide_core.tables import write_policy
 from recguide_core.tuning.costs import check_loads, cost_model
+from recguide_core.tuning.measure import FIXED, Runner
 from recguide_core.tuning.offline import Offline, tune_offline
 from recguide_core.tuning.report import Inputs, make_provenance, make_report
 from recguide_core.tuning.settings import LOADS, TuneSettings
 
 if TYPE_CHECKING:
     from recguide_core.calibration.shadow import ShadowPrompt
-    from recguide_core.model.registry import LoadedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +67,9 @@ def check_inputs(inputs: Inputs, model_hash: str | None) -> None:
 def tune(
     settings: TuneSettings,
     inputs: Inputs,
-    model: LoadedModel,
+    model_hash: str,
     prompts: Sequence[ShadowPrompt],
+    record: Callable[[Sequence[ShadowPrompt], Sequence[int]], Recorded],
     progress: Callable[[str], None] = lambda text: None,
 ) -> Result:
     """Find the policy and measure what it gains.
@@ -75,12 +77,13 @@ def tune(
     Args:
         prompts: candidates for the on-policy runs; those behind the trace are used only when
             there are not enough others, and the report says so.
+        record: makes recordings of prompts for drafting block sizes.
 
     Raises:
         DataError: a load outside the cost table, or no prompt.
         MismatchError: tables of another model or trace.
     """
-    check_inputs(inputs, model.hash)
+    check_inputs(inputs, model_hash)
     check_loads(inputs.cost, settings.concurrency)
     most = int(np.max(inputs.cost.columns["requests"]))
     loads = sorted({c for c in LOADS if c <= most} | set(settings.concurrency))
@@ -100,14 +103,16 @@ def tune(
         folds=settings.folds,
         bins=bins,
     )
-    guidance = _guidance(inputs, offline, settings)
     tuning, judging, held_out = split_prompts(prompts, states, settings)
-    from recguide_core.tuning.measure import Runner
-
-    runner = Runner(model, cost, settings, positions, progress)
-    rho, history = runner.correct(guidance, tuning)
+    recorded = record([*judging, *tuning], sorted({*settings.menu, *FIXED} - {1}))
+    to_tune = recorded.take(p.name for p in tuning)
+    to_judge = recorded.take(p.name for p in judging)
+    runner = Runner(cost, positions, progress)
+    low = min(settings.concurrency)
+    guidance, rules = runner.choose_rule(_guidances(inputs, offline, settings), to_tune, low)
+    rho, history = runner.correct(guidance, to_tune, settings.concurrency, settings.iterations)
     guidance = replace(guidance, rho=rho)
-    measured = [runner.measure(guidance, judging, c) for c in settings.concurrency]
+    measured = [runner.measure(guidance, to_judge, c) for c in settings.concurrency]
     chosen = {
         "delta": guidance.rule.delta,
         "corrections": guidance.rule.corrections,
@@ -119,23 +124,34 @@ def tune(
         "overlap": "priced",
     }
     used = sorted({p.name for p in tuning} | set(states.requests))
-    report = make_report(settings, inputs, offline, measured, history, held_out, chosen)
-    about = make_provenance(settings, inputs, model.hash, blocks, used, report)
+    report = make_report(settings, inputs, offline, measured, [*rules, *history], held_out, chosen)
+    about = make_provenance(settings, inputs, model_hash, blocks, used, report)
     return Result(chosen, about, report)
 
 
-def _guidance(inputs: Inputs, offline: Offline, settings: TuneSettings) -> Guidance:
-    best = offline.best
-    rule = BranchRule(best.delta, *best.branches)
-    return Guidance(
-        value=ValueTable.from_columns(inputs.value.columns),
-        cost=cost_model(inputs.cost),
-        rho=offline.rho,
-        branches=BranchTable.from_columns(inputs.branch.columns, rule.delta),
-        menu=settings.menu,
-        rule=rule,
-        block=best.block,
-    )
+def _guidances(inputs: Inputs, offline: Offline, settings: TuneSettings) -> list[Guidance]:
+    """The best fixed setting of each delta, as a start for the rule of the whole policy.
+
+    The paper's rule is always among them.
+    """
+    value, cost = ValueTable.from_columns(inputs.value.columns), cost_model(inputs.cost)
+    rules = [BranchRule()]
+    for trial in offline.trials:
+        rule = BranchRule(trial.delta, *trial.branches)
+        if any(trial.branches) and rule.delta not in {r.delta for r in rules[1:]}:
+            rules.append(rule)
+    return [
+        Guidance(
+            value=value,
+            cost=cost,
+            rho=offline.rho,
+            branches=BranchTable.from_columns(inputs.branch.columns, rule.delta),
+            menu=settings.menu,
+            rule=rule,
+            block=offline.best.block,
+        )
+        for rule in dict.fromkeys(rules)
+    ]
 
 
 def split_prompts(
@@ -156,7 +172,8 @@ def split_prompts(
         )
     judging = (fresh + known)[: settings.requests]
     # The first ones judge, so that the gain is held out even where fresh prompts are few.
-    rest = [p for p in [*fresh, *known] if p not in judging]
+    taken = {p.name for p in judging}
+    rest = [p for p in [*fresh, *known] if p.name not in taken]
     tuning = (rest or judging)[: max(settings.requests // 2, 1)]
     names = {p.name for p in tuning} | seen
     return tuning, judging, not any(p.name in names for p in judging)
