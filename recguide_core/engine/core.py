@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from recguide_core.engine.batching import Batching
 from recguide_core.engine.build import build_rows
+from recguide_core.engine.checks import check_request
 from recguide_core.engine.clock import Clock, WallClock
 from recguide_core.engine.events import Counters, Event, Observer, RoundView
 from recguide_core.engine.ledger import Ledger
@@ -49,6 +51,7 @@ class EngineCore:
     Args:
         planners: `Request.planner` indexes them; the first is the default.
         context: longest sequence (prompt and output) in tokens.
+        vocab: token ids of prompts are checked against it; None = not known.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class EngineCore:
         mask_id: int,
         eos_ids: frozenset[int],
         clock: Clock | None = None,
+        vocab: int | None = None,
     ) -> None:
         self.executor = executor
         self.pages = pages
@@ -70,6 +74,7 @@ class EngineCore:
         self.context = context
         self.mask_id = mask_id
         self.eos_ids = eos_ids
+        self.vocab = vocab
         self.clock: Clock = clock or WallClock()
         self.table = RequestTable.sized(settings.slots)
         self.scheduler = Scheduler(settings, self.table, pages, context)
@@ -78,6 +83,8 @@ class EngineCore:
         self.counters = Counters()
         self.observers: list[Observer] = []
         self._ended: list[Event] = []
+        self._aborts: list[str] = []
+        self._stepping = False
 
     # -- requests ---------------------------------------------------------------------------
 
@@ -101,74 +108,89 @@ class EngineCore:
         Raises:
             UsageError: the request can never run (empty, too long, duplicate key, ...).
         """
-        self._check(request)
-        room = self.context - len(request.prompt)
-        request.max_tokens = min(request.max_tokens, room)
-        self.ledger.enter(request, fixed_block)
-
-    def abort(self, key: str) -> bool:
-        """End a request at once; its end is reported by the next `step`. False if unknown."""
-        live = self.ledger.by_key.get(key)
-        if live is None:
-            return False
-        self._ended.append(Event(key, [], [], finished=self.ledger.end(live, Finish.ABORT)))
-        return True
-
-    def _check(self, request: Request) -> None:
-        length = len(request.prompt)
-        if length < 1:
-            raise UsageError("The prompt is empty.", "Send at least one token.")
-        if request.max_tokens < 1:
-            raise UsageError(f"max_tokens is {request.max_tokens}.", "Ask for at least one token.")
-        if length >= self.context:
-            raise UsageError(
-                f"The prompt has {length} tokens; the context holds {self.context} and at least "
-                "one must be left for the answer.",
-                "Shorten the prompt or use a model with a longer context.",
-            )
-        needed = min(length + request.max_tokens, self.context)
-        if self.pages.pages_for(needed) > self.pages.pages:
-            raise UsageError(
-                f"One request of {needed} tokens does not fit into the KV pool of "
-                f"{self.pages.pages * self.pages.page_size} tokens.",
-                "Raise --kv-tokens, or lower --max-tokens.",
-            )
+        check_request(
+            request,
+            fixed_block,
+            context=self.context,
+            pages=self.pages,
+            planners=len(self.planners),
+            vocab=self.vocab,
+        )
         if request.key in self.ledger.by_key:
             raise UsageError(
                 f"A request named '{request.key}' is running.", "Give every request its own key."
             )
-        if not 0 <= request.planner < len(self.planners):
-            raise UsageError(
-                f"There is no planner {request.planner}.", f"Use 0..{len(self.planners) - 1}."
-            )
+        room = self.context - len(request.prompt)
+        self.ledger.enter(replace(request, max_tokens=min(request.max_tokens, room)), fixed_block)
+
+    def abort(self, key: str) -> bool:
+        """End a request; its end is reported by the next `step`. False if unknown.
+
+        Called from within a step (a stop rule, an observer) it takes effect when the step is over.
+        """
+        live = self.ledger.by_key.get(key)
+        if live is None:
+            return False
+        if self._stepping:
+            self._aborts.append(key)
+        else:
+            self._ended.append(Event(key, [], [], finished=self.ledger.end(live, Finish.ABORT)))
+        return True
 
     # -- the loop ---------------------------------------------------------------------------
 
     def step(self) -> list[Event]:
-        """Run one forward and report what came of it; an empty list when there is none to run."""
+        """Run one forward and report what came of it; an empty list when there is none to run.
+
+        An executor that raises leaves the engine as it was before its forward: the step can be
+        run again, or its requests aborted.
+        """
         events, self._ended = self._ended, []
+        self._stepping = True
+        try:
+            events += self._step()
+        except BaseException:
+            self._ended = events + self._ended
+            raise
+        finally:
+            self._stepping = False
+            aborts, self._aborts = self._aborts, []
+            for key in aborts:
+                self.abort(key)
+        return events
+
+    def _step(self) -> list[Event]:
         began = time.perf_counter()
         for live in self.scheduler.admit():
             self.ledger.note_needs(live)
-            self.batching.opened(live.slot)
+            self.batching.waited[live.slot] = 0
         plan = self._plan()
         chunks = self.scheduler.chunks(
             {i: planner.first_draft for i, planner in enumerate(self.planners)}
         )
         if not chunks and not (plan.act != Act.IDLE).any():
-            return events
+            return []
         rows, main = build_rows(plan, chunks, self.table, self.mask_id)
         step = pack(rows, self.table.committed, chunks, main)
-        for slot, count in zip(step.slots.tolist(), np.diff(step.offset).tolist(), strict=True):
-            self.pages.begin(slot, count)
-        readings = self.executor.execute(step, self.ledger.needs)
+        readings = self._execute(step)
         for shape in shapes_of(step):
             self.clock.charge(shape)
             self.counters.count(shape)
         self.counters.steps += 1
-        events += self._settle(plan, step, readings)
+        events = self._settle(plan, step, readings)
         self.counters.step_seconds += time.perf_counter() - began
         return events
+
+    def _execute(self, step: PackedStep) -> StepReadings:
+        slots = step.slots.tolist()
+        for slot, count in zip(slots, np.diff(step.offset).tolist(), strict=True):
+            self.pages.begin(slot, count)
+        try:
+            return self.executor.execute(step, self.ledger.needs)
+        except BaseException:
+            for slot in slots:
+                self.pages.commit(slot, 0)
+            raise
 
     def run(self) -> list[Event]:
         """Step until idle; all events."""
@@ -191,6 +213,7 @@ class EngineCore:
             ]
             plan = join_plans(plans)
         plan = self.scheduler.fit(self.batching.select(plan))
+        self.ledger.drop_needs()
         self.counters.plan_seconds += time.perf_counter() - began
         return plan
 

@@ -82,6 +82,7 @@ class Engine(EngineCore):
             mask_id=model.config.mask_id,
             eos_ids=model.eos_ids,
             clock=clock,
+            vocab=model.config.vocab,
         )
         self._kept_seconds: list[float] = []
 

@@ -161,6 +161,12 @@ class Ledger:
         if request.logprobs is not None:
             self.needs.logprobs[live.slot] = request.logprobs
 
+    def drop_needs(self) -> None:
+        """Forget the wishes of slots that were vacated by preemption."""
+        for wishes in (self.needs.sampling, self.needs.logprobs):
+            for slot in [slot for slot in wishes if slot not in self.scheduler.running]:
+                del wishes[slot]
+
 
 def _chunk_rows(step: PackedStep) -> list[tuple[int, PrefillChunk]]:
     """(row index, chunk) of a step's prompt chunks."""
