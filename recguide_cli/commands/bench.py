@@ -154,6 +154,41 @@ def run(
     gpu: Annotated[
         str, typer.Option("--gpu", rich_help_panel=SUITE, help="Device to simulate.")
     ] = "b200",
+    host: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=SUITE,
+            help="Host time to simulate: none, serving (as in a public table), or ms a step and "
+            "ms a request, e.g. 2.5,0.1.",
+        ),
+    ] = "none",
+    prompt_tokens: Annotated[
+        int,
+        typer.Option(
+            rich_help_panel=SUITE,
+            help="Simulated prompts; 0 leaves prompt passes out (context 800 each).",
+        ),
+    ] = 0,
+    rate: Annotated[
+        float | None,
+        typer.Option(rich_help_panel=SUITE, help="Simulated arrivals a second, not a closed loop."),
+    ] = None,
+    ramp: Annotated[
+        float | None,
+        typer.Option(rich_help_panel=SUITE, help="Let --rate rise to this and fall back."),
+    ] = None,
+    waiting: Annotated[
+        float,
+        typer.Option(rich_help_panel=SUITE, help="Simulated requests per place of a batch."),
+    ] = 1.0,
+    target_tps: Annotated[
+        float | None,
+        typer.Option(rich_help_panel=SUITE, help="plan: tokens a second that a request must get."),
+    ] = None,
+    target_tpot: Annotated[
+        float | None,
+        typer.Option(rich_help_panel=SUITE, help="plan: most milliseconds a token."),
+    ] = None,
     no_check: Annotated[
         bool,
         typer.Option("--no-check", rich_help_panel=RESULT, help="Do not compare with AR."),
@@ -263,5 +298,6 @@ def _other_job(ctx: typer.Context, words: list[str] | None) -> dict[str, Any] | 
         given = console.origins(ctx)["model"] != "default"
         return runs.check(options["check"], options["model"] if given else None)
     if options["simulate"] or options["suite"] is not None:
-        return run_suite(options["suite"] or SIMULATE, options)
+        chosen = {**options, "origins": console.origins(ctx)}
+        return run_suite(options["suite"] or SIMULATE, chosen)
     return None

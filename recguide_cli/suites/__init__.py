@@ -1,7 +1,8 @@
 """Suites of `recguide bench --suite NAME`, and `--simulate`: one module each.
 
-A module defines `run(options)`, which takes the options of `bench` by name, shows the human view
-and returns the record that `--json` prints. It imports the core inside `run`.
+A module defines `run(options)`, which takes the options of `bench` by name (and where each value
+came from as `origins`), shows the human view and returns the record that `--json` prints. It
+imports the core inside `run`.
 """
 
 from __future__ import annotations
