@@ -89,9 +89,9 @@ class Embedded:
     def encode(self, text):
         return self.model.tokenizer.encode(self.model.render([{"role": "user", "content": text}]))
 
-    def run(self, requests, method="ar", block=None, guidance=None, positions=32, at_once=8):
-        """Finished records by key for requests made by `greedy`."""
-        planner = make_planner(method, block, guidance)
+    def run(self, requests, method="ar", block=0, guidance=None, positions=32, at_once=8):
+        """Finished records by key for requests made by `greedy`; block: what they insist on."""
+        planner = make_planner(method, None, guidance)
         settings = EngineSettings(
             max_requests=at_once, prefill_chunk=0, entropy_positions=positions
         )
@@ -107,7 +107,8 @@ class Embedded:
                     params["max_new_tokens"],
                     ignore_eos=params["ignore_eos"],
                     stop_ids=frozenset(params.get("stop_token_ids") or ()),
-                )
+                ),
+                fixed_block=block,
             )
         return {e.finished.key: e.finished for e in engine.run() if e.finished is not None}
 

@@ -85,7 +85,7 @@ def test_a_request_is_decided_as_by_the_embedded_engine(run, embedded, prompts, 
     this prompt.
     """
     tuned = load_tuned("nld-tiny", embedded.model.hash, "cpu", policy=policy)
-    block = None if method in CHOOSE else BLOCK
+    block = 0 if method in CHOOSE or method == "ar" else BLOCK
     request = [greedy("alone", prompts[0], 96)]
     embedded.run(request, method, block, tuned.guidance, tuned.positions)
     ours = [line for line in run["trace"] if line["request"] == f"alone-{method}"]
