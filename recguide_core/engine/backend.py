@@ -23,12 +23,14 @@ class Execution:
     """How an engine runs its steps.
 
     Attributes:
-        executor: runs a step; choice: back end and why not the others.
+        executor: runs a step; runner: the torch runner that it falls back on.
+        choice: back end and why not the others.
         graphs: counts of replayed and eager forwards, None for the torch back end.
         faults: what the self-test found; the executor is then the torch runner.
     """
 
     executor: Executor
+    runner: TorchRunner
     choice: backends.Choice
     graphs: GraphCache | None
     faults: list[str]
@@ -66,9 +68,10 @@ def execution_for(
     if choice.name == "flashinfer":
         from recguide_core.engine.flashinfer_runner import FlashInferRunner
 
-        return Execution(FlashInferRunner(model, pool), choice, None, [])
+        runner = FlashInferRunner(model, pool)
+        return Execution(runner, runner, choice, None, [])
     if choice.name != "triton":
-        return Execution(torch_runner, choice, None, [])
+        return Execution(torch_runner, torch_runner, choice, None, [])
     return _triton(model, pool, torch_runner, choice, graphs, graph_bytes)
 
 
@@ -106,5 +109,5 @@ def _triton(
     runner = FusedRunner(model, pool, fallback, make_ops, cache)
     faults = runner.self_test()
     if faults:
-        return Execution(fallback, choice, cache, faults)
-    return Execution(runner, choice, cache, [])
+        return Execution(fallback, fallback, choice, cache, faults)
+    return Execution(runner, fallback, choice, cache, [])

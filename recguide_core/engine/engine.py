@@ -1,4 +1,4 @@
-"""An engine for a loaded model: the loop of `core`, a KV pool, and the torch runner."""
+"""An engine for a loaded model: the loop of `core`, a KV pool, and a back end."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import torch
 
+from recguide_core.engine.backend import execution_for
 from recguide_core.engine.clock import Clock
 from recguide_core.engine.core import EngineCore
 from recguide_core.engine.drafter import DrafterExecutor, HiddenDrafter, load_dflash
 from recguide_core.engine.events import Event
 from recguide_core.engine.planners import Planner
 from recguide_core.engine.readings import Executor
-from recguide_core.engine.runner import TorchRunner
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.errors import UsageError
 from recguide_core.kvcache import KVPool
@@ -71,7 +71,8 @@ class Engine(EngineCore):
         )
         self.model = model
         self.pool = pool
-        self.runner = TorchRunner(model, pool)
+        self.execution = execution_for(model, pool, settings.attention_backend)
+        self.runner = self.execution.runner
         self.drafter = drafter
         super().__init__(
             executor=self._executor(planners),
@@ -88,7 +89,7 @@ class Engine(EngineCore):
 
     def _executor(self, planners: Sequence[Planner]) -> Executor:
         if not any(planner.name == "dflash" for planner in planners):
-            return self.runner
+            return self.execution.executor
         return DrafterExecutor(self.runner, self.drafter or load_dflash(self.model))
 
     def step(self) -> list[Event]:

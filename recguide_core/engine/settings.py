@@ -27,6 +27,7 @@ class EngineSettings:
         bucket_wait: forwards after which a waiting bucket goes first (bucketed).
         entropy_positions: decisions that e_t averages over.
         threads: torch threads on CPU, 0 = leave as they are.
+        attention_backend: torch, triton or flashinfer; None = the table of `kernels.backends`.
         keep_steps: prepared steps kept for the host-share replay.
     """
 
@@ -41,6 +42,7 @@ class EngineSettings:
     bucket_wait: int = 8
     entropy_positions: int = MAX_BLOCK
     threads: int = 0
+    attention_backend: str | None = None
     keep_steps: int = 0
 
     def __post_init__(self) -> None:

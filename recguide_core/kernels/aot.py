@@ -18,7 +18,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from recguide_core.kernels.specimens import Specimen, specimens
+from recguide_core.kernels.specimen import Specimen
+from recguide_core.kernels.specimens import specimens
 
 CAPABILITIES = (90, 100)
 SHARED_LIMIT = 227 * 1024

@@ -66,8 +66,8 @@ def _triton(target: Target) -> str | None:
         return "needs a CUDA device"
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
-    if target.dtype not in ("bfloat16", "float16"):
-        return f"no compiled kernel for {target.dtype}; bfloat16 and float16 have one"
+    if target.dtype != "bfloat16":
+        return f"no compiled kernel for {target.dtype}, only for bfloat16"
     if (target.head_dim, target.group) not in launch.SHAPES:
         return f"no compiled kernel for head size {target.head_dim}, {target.group} heads a KV head"
     if target.page not in launch.PAGE_SIZES:

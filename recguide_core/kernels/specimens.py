@@ -3,121 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 from recguide_core.kernels import launch
+from recguide_core.kernels.specimen import (
+    CP_ASYNC,
+    LOAD_128,
+    Specimen,
+    attention_merge,
+    attention_tiles,
+    plan_tiles,
+)
 from recguide_core.records import MAX_BLOCK
 
-
-@dataclass(frozen=True, slots=True)
-class Specimen:
-    """One kernel at one configuration.
-
-    Attributes:
-        name: unique, as the resource tables print it.
-        module, function: where the kernel lives.
-        signature: Triton types of the run-time arguments.
-        constants: values of the compile-time ones.
-        aligned: arguments that are multiples of 16 at run time.
-        tensor_core: must contain tensor-core instructions.
-        wide_loads: PTX pattern that must occur: the 16-byte loads of the bulk data.
-    """
-
-    name: str
-    module: str
-    function: str
-    signature: dict[str, str]
-    constants: dict[str, Any]
-    aligned: frozenset[str]
-    warps: int
-    stages: int = 2
-    tensor_core: bool = False
-    wide_loads: str | None = None
-
-
-_CP_ASYNC = r"cp\.async\.c[ag]\.shared\.global[^;]*0x10"
-_LOAD_128 = r"ld\.global(?:\.\w+(?:::\w+)*)*\.(?:v4\.(?:b32|u32|f32)|v2\.b64)"
 _EOS = dict.fromkeys(("eos_a", "eos_b", "eos_c", "eos_d"), "i32")
-
-
-def _attention(config: launch.AttentionConfig, D: int, group: int, page: int) -> Specimen:
-    data = dict.fromkeys(("q", "k_new", "v_new", "k_pool", "v_pool", "out"), "*bf16")
-    index = dict.fromkeys(("pages", "page_ptr", "vis", "items", "n_items"), "*i32")
-    strides = dict.fromkeys(
-        ("sq_t", "sq_h", "skn_t", "skn_h", "svn_t", "svn_h", "skp_t", "skp_h", "svp_t", "svp_h",
-         "so_t", "so_h"), "i32",
-    )  # fmt: skip
-    parts = {"part": "*fp32", "part_lse": "*fp32"}
-    rest = {"log2_scale": "fp32", "kv_heads": "i32"}
-    return Specimen(
-        name=f"attention_tiles D{D} G{group} page{page} {config.name}",
-        module="attention_triton",
-        function="attention_tiles",
-        signature={**data, **index, **strides, **parts, **rest},
-        constants={
-            "G": group,
-            "D": D,
-            "PAGE": page,
-            "BLOCK_M": config.block_m,
-            "BLOCK_N": config.block_n,
-            "STAGES": config.stages,
-            "EXACT": False,
-        },
-        aligned=frozenset({*data, *strides, *parts, "pages", "vis", "items"}),
-        warps=config.warps,
-        stages=config.stages,
-        tensor_core=True,
-        wide_loads=_CP_ASYNC,
-    )
-
-
-def _merge(config: launch.AttentionConfig, D: int, group: int) -> Specimen:
-    return Specimen(
-        name=f"attention_merge D{D} G{group} M{config.block_m}",
-        module="attention_triton",
-        function="attention_merge",
-        signature={
-            "part": "*fp32",
-            "part_lse": "*fp32",
-            "groups": "*i32",
-            "n_groups": "*i32",
-            "out": "*bf16",
-            "so_t": "i32",
-            "so_h": "i32",
-            "kv_heads": "i32",
-        },
-        constants={
-            "G": group,
-            "D": D,
-            "BLOCK_M": config.block_m,
-            "ROWS": config.merge_rows,
-            "EXACT": False,
-        },
-        aligned=frozenset({"part", "part_lse", "groups", "out", "so_t", "so_h"}),
-        warps=4,
-        wide_loads=_LOAD_128,
-    )
-
-
-def _planner(config: launch.AttentionConfig, group: int) -> Specimen:
-    pointers = ("q_ptr", "prefix", "items", "n_items", "groups", "n_groups")
-    numbers = ("requests", "slots", "kv_heads", "fixed_range", "cap_items", "cap_groups")
-    return Specimen(
-        name=f"plan_tiles G{group} M{config.block_m}",
-        module="tiles_triton",
-        function="plan_tiles",
-        signature={**dict.fromkeys(pointers, "*i32"), **dict.fromkeys(numbers, "i32")},
-        constants={
-            "G": group,
-            "BLOCK_M": config.block_m,
-            "BLOCK_N": config.block_n,
-            "R2": launch.MAX_REQUESTS,
-            "STEP": 32,
-        },
-        aligned=frozenset({"items", "groups"}),
-        warps=1,
-    )
 
 
 def _readout(dtype: str) -> list[Specimen]:
@@ -139,7 +38,7 @@ def _readout(dtype: str) -> list[Specimen]:
         constants={"BLOCK": launch.READOUT.block},
         aligned=frozenset({"logits", "part_f", "part_i", "stride", "chunk", "V"}),
         warps=launch.READOUT.warps,
-        wide_loads=_LOAD_128,
+        wide_loads=LOAD_128,
     )
     join = Specimen(
         name=f"readout_merge {dtype}",
@@ -235,7 +134,7 @@ def _rope(D: int, page: int) -> Specimen:
         constants={"HALF": D // 2, "PAGE": page, "BLOCK_H": 8, "EXACT": False},
         aligned=frozenset({*data, *strides, "cos", "sin"}),
         warps=2,
-        wide_loads=_LOAD_128,
+        wide_loads=LOAD_128,
     )
 
 
@@ -265,7 +164,7 @@ def _lora(rank: int) -> list[Specimen]:
         warps=config.warps,
         stages=3,
         tensor_core=True,
-        wide_loads=_CP_ASYNC,
+        wide_loads=CP_ASYNC,
     )
     expand = Specimen(
         name=f"lora_expand r{rank}",
@@ -290,20 +189,57 @@ def _lora(rank: int) -> list[Specimen]:
         aligned=frozenset({"out", "part", "up", "s_out", "s_up"}),
         warps=config.warps,
         tensor_core=True,
-        wide_loads=_LOAD_128,
+        wide_loads=LOAD_128,
     )
     return [shrink, expand]
 
 
+_ONES = {
+    "attention_tiles": ("kv_heads",),
+    "plan_tiles": ("requests", "kv_heads"),
+    "assemble_rows": ("slots", "K"),
+    "settle_rounds": ("K", "decisions"),
+    "choose_acts": ("corrections", "continuation", "tidar", "K"),
+    "readout_partials": ("splits",),
+    "readout_merge": ("splits",),
+    "lora_shrink": ("T",),
+    "lora_expand": ("T", "splits"),
+}
+
+
+def specialised(specimen: Specimen) -> Specimen | None:
+    """The variant that Triton makes at run time when integer arguments are 1, else None."""
+    ones = _ONES.get(specimen.function)
+    if ones is None:
+        return None
+    return replace(
+        specimen,
+        name=f"{specimen.name} (ones)",
+        constants={**specimen.constants, **dict.fromkeys(ones, 1)},
+        signature={k: v for k, v in specimen.signature.items() if k not in ones},
+    )
+
+
 def specimens() -> Iterator[Specimen]:
+    """Everything that is compiled: the launch table, and one variant of each with ones."""
+    seen = set()
+    for specimen in table():
+        yield specimen
+        variant = specialised(specimen)
+        if variant is not None and specimen.function not in seen:
+            seen.add(specimen.function)
+            yield variant
+
+
+def table() -> Iterator[Specimen]:
     """Everything that the launch table can ask for, most demanding first."""
     for D, group in launch.SHAPES:
         for page in launch.PAGE_SIZES:
             for config in reversed(launch.ATTENTION_CONFIGS):
-                yield _attention(config, D, group, page)
+                yield attention_tiles(config, D, group, page)
         for config in launch.ATTENTION_CONFIGS:
-            yield _merge(config, D, group)
-            yield _planner(config, group)
+            yield attention_merge(config, D, group)
+            yield plan_tiles(config, group)
     for dtype in ("bf16", "fp32"):
         yield from _readout(dtype)
     yield from _round()

@@ -57,6 +57,6 @@ UNPROVEN = (
              "test_fused_runner.py::test_self_test_passes_and_fails_for_cause"),
     Unproven("FlashInfer back end", "kernels.flashinfer_ranges:FlashInferAttention.attend",
              "flashinfer", "test_flashinfer_plan.py::test_plan_describes_the_rows"),
-    Unproven("every speed of ours on a GPU", "kernels.roofline:forward_floor", "costs",
+    Unproven("every speed of ours on a GPU", "kernels.roofline:forward_floor", "cost",
              "test_roofline.py::test_published_floor"),
 )  # fmt: skip

@@ -17,7 +17,8 @@ import pytest
 triton = pytest.importorskip("triton", reason="needs Triton, which is installed on Linux only")
 
 from recguide_core.kernels import launch  # noqa: E402
-from recguide_core.kernels.aot import CAPABILITIES, Resources, Specimen, faults  # noqa: E402
+from recguide_core.kernels.aot import CAPABILITIES, Resources, faults  # noqa: E402
+from recguide_core.kernels.specimen import Specimen  # noqa: E402
 from recguide_core.kernels.specimens import specimens  # noqa: E402
 
 ROOT = Path(__file__).parents[2]

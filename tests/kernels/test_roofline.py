@@ -6,7 +6,7 @@ import pytest
 
 from recguide_core.errors import UsageError
 from recguide_core.kernels.roofline import Shape, forward_floor, gpu, layer_weights, ridge_tokens
-from recguide_core.model.registry import published_config
+from recguide_core.model.published import published_config
 
 NLD = published_config("nld-8b")
 H200 = gpu("h200")
