@@ -10,7 +10,7 @@ import numpy as np
 from recguide_core.policy.branch_table import BranchTable
 from recguide_core.policy.branches import DELTA, BranchRule
 from recguide_core.policy.cost import CostModel
-from recguide_core.policy.value import ValueTable
+from recguide_core.policy.value import Reals, ValueTable
 
 PAPER_MENU = (8, 16, 32)
 FULL_MENU = (1, 4, 8, 16, 32)
@@ -27,6 +27,8 @@ class Guidance:
         menu: blocks to choose from.
         rule: delta and how many branches may be proposed.
         block: block of fixed-size overlap, as tuned for C = 1.
+        overlap: load -> block -> (h, branch rows of a round) to be expected of priced branches;
+            a block that reuses drafts is cheaper than its two forwards. Empty = expect nothing.
         hashes: artefact name -> content hash, for the record of a run.
     """
 
@@ -37,6 +39,7 @@ class Guidance:
     menu: Sequence[int] = FULL_MENU
     rule: BranchRule = field(default_factory=lambda: BranchRule(DELTA))
     block: int = 16
+    overlap: Mapping[int, Mapping[int, tuple[float, float]]] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
 
     def rho_at(self, load: int) -> float:
@@ -44,3 +47,15 @@ class Guidance:
         loads = sorted(self.rho)
         logs = np.log([max(c, 1) for c in loads])
         return float(np.interp(np.log(max(load, 1)), logs, [self.rho[c] for c in loads]))
+
+    def overlap_at(self, load: int) -> tuple[Reals, Reals]:
+        """h and branch rows of each block of `value.menu`, read on a log scale of the load."""
+        blocks = self.value.menu.tolist()
+        if not self.overlap:
+            return np.zeros(len(blocks)), np.zeros(len(blocks))
+        loads = sorted(self.overlap)
+        logs, at = np.log(loads), np.log(max(load, 1))
+        known = [[self.overlap[c].get(b, (0.0, 0.0)) for b in blocks] for c in loads]
+        grid = np.array(known, np.float64).reshape(len(loads), -1)
+        read = np.array([np.interp(at, logs, column) for column in grid.T])
+        return read[0::2], read[1::2]

@@ -88,7 +88,13 @@ class AdaptivePlanner:
         ready = table.has_draft[who]
         fresh = len(who) - int(ready.sum())
         tokens = int(table.draft_block[who][ready].sum()) + round(self._width * fresh)
-        return ragged_prices(self.prices, len(who), tokens, kv, self.menu)
+        forwards, extra = self._forwards(load)
+        return ragged_prices(self.prices, len(who), tokens, kv, self.menu, forwards, extra)
+
+    def _forwards(self, load: int) -> tuple[Reals, Reals]:
+        """Forwards of a round with each block, and its query tokens beside draft and verify."""
+        del load
+        return np.where(self.menu == 1, 1.0, 2.0), np.zeros(len(self.menu))
 
 
 class RecGuidePlanner(AdaptivePlanner):
@@ -117,12 +123,25 @@ class RecGuidePlanner(AdaptivePlanner):
         self.adaptive = adaptive
         self.priced = priced and guidance.branches is not None
         self.max_in_flight = MAX_BLOCK * (1 + BRANCHES)
+        self._expected: dict[int, tuple[Reals, Reals]] = {}
 
     def blocks(self, table: RequestTable, who: IntArray, load: int) -> IntArray:
         if self.adaptive:
             return super().blocks(table, who, load)
         asked = table.fixed_block[who]
         return np.where(asked > 0, asked, self.guidance.block)
+
+    def _forwards(self, load: int) -> tuple[Reals, Reals]:
+        """2 - h forwards where branches are to be expected, whose tokens come on top."""
+        forwards, extra = super()._forwards(load)
+        if not self.overlap or not self.guidance.overlap:
+            return forwards, extra
+        found = self._expected.get(load)
+        if found is None:
+            at = np.isin(self.guidance.value.menu, self.menu)
+            reuse, rows = (column[at] for column in self.guidance.overlap_at(load))
+            found = self._expected[load] = (forwards - reuse, rows * self.menu)
+        return found
 
     def plan(self, table: RequestTable, who: IntArray, load: int) -> Plan:
         plan = Plan.empty(who, BRANCHES)

@@ -36,6 +36,7 @@ def ragged_prices(
     kv_tokens: int,
     menu: IntArray,
     forwards: Reals | None = None,
+    extra: Reals | None = None,
 ) -> Milliseconds:
     """Price of each block where all requests share one packed forward, float64 [menu].
 
@@ -46,7 +47,8 @@ def ragged_prices(
 
     Args:
         requests, tokens, kv_tokens: size of the coming forward, as far as it is known.
-        forwards: steps of a round with each block, [menu].
+        forwards: steps of a round with each block; extra: query tokens of a round beside its draft
+            and verify rows (branches), [menu].
     """
     requests = max(requests, 1)
     if forwards is None:
@@ -59,7 +61,8 @@ def ragged_prices(
     added = query[1:] - tokens
     # A row of the mean width adds no token and needs no slope.
     slope = (ms[1:] - ms[0]) / np.where(added == 0, 1, added)
-    return np.asarray(forwards * np.maximum(ms[0] + requests * slope * (menu - width), 0.0))
+    price = forwards * np.maximum(ms[0] + requests * slope * (menu - width), 0.0)
+    return np.asarray(price if extra is None else price + requests * slope * extra)
 
 
 def choose(

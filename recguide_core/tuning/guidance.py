@@ -146,6 +146,10 @@ def as_guidance(file: PolicyFile, tables: Mapping[str, Table]) -> Guidance:
             menu=tuple(int(b) for b in settings["menu"]),
             rule=rule,
             block=int(settings["block"]),
+            overlap={
+                int(c): {int(b): (float(h), float(rows)) for b, (h, rows) in at.items()}
+                for c, at in settings.get("overlap", {}).items()
+            },
             hashes={"policy": file.digest, **{k: t.digest for k, t in tables.items()}},
         )
     except (KeyError, TypeError, ValueError) as error:

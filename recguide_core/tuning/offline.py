@@ -41,6 +41,7 @@ class Offline:
 
     Attributes:
         menu: blocks, ascending; `kv`: mean committed tokens of a request.
+        values: out-of-fold V of each state and block, float64 [n, menu]; `weight` float64 [n].
         trials: every (block, delta, branches), fastest first at the lowest load; `best` the first.
         rho: out-of-fold rho_C per load, tokens per ms.
         gain: per load, the out-of-fold gain of adaptive drafting alone over the best fixed block
@@ -50,6 +51,8 @@ class Offline:
 
     menu: IntArray
     kv: float
+    values: Reals
+    weight: Reals
     trials: list[OverlapTrial]
     rates: list[float]
     rho: dict[int, float]
@@ -111,7 +114,9 @@ def tune_offline(
         usual = np.full(len(states), int(np.argmax(fixed)))
         theirs = per_prompt(states, weight, accepted, prices, usual)
         gain[load] = bootstrap_gain(ours, theirs)
-    return Offline(blocks, kv, ordered, [rate[id(t)] for t in ordered], rho, gain, shares)
+    return Offline(
+        blocks, kv, values, weight, ordered, [rate[id(t)] for t in ordered], rho, gain, shares
+    )
 
 
 def low_load_trials(

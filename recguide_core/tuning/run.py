@@ -13,14 +13,18 @@ from recguide_core.calibration.recording import Recorded
 from recguide_core.calibration.traces import States, states_of
 from recguide_core.engine.guidance import Guidance
 from recguide_core.errors import DataError, MismatchError
+from recguide_core.policy.allocate import bucketed_prices
 from recguide_core.policy.branch_table import BranchTable
 from recguide_core.policy.branches import BranchRule
+from recguide_core.policy.cost import CostModel
 from recguide_core.policy.signals import decision_limit
+from recguide_core.policy.tune import dinkelbach
 from recguide_core.policy.value import ValueTable
 from recguide_core.tables import write_policy
 from recguide_core.tuning.costs import check_loads, cost_model
 from recguide_core.tuning.measure import FIXED, Runner
 from recguide_core.tuning.offline import Offline, tune_offline
+from recguide_core.tuning.overlap import priced_overlap, round_prices
 from recguide_core.tuning.report import Inputs, make_provenance, make_report
 from recguide_core.tuning.settings import LOADS, TuneSettings
 
@@ -109,7 +113,9 @@ def tune(
     to_judge = recorded.take(p.name for p in judging)
     runner = Runner(cost, positions, progress)
     low = min(settings.concurrency)
-    guidance, rules = runner.choose_rule(_guidances(inputs, offline, settings), to_tune, low)
+    guidance, rules = runner.choose_rule(
+        _guidances(inputs, offline, states, cost, settings), to_tune, low
+    )
     rho, history = runner.correct(guidance, to_tune, settings.concurrency, settings.iterations)
     guidance = replace(guidance, rho=rho)
     measured = [runner.measure(guidance, to_judge, c) for c in settings.concurrency]
@@ -121,7 +127,10 @@ def tune(
         "menu": list(settings.menu),
         "entropy_positions": entropy,
         "rho": {str(c): rho[c] for c in sorted(rho)},
-        "overlap": "priced",
+        "overlap": {
+            str(c): {str(b): list(pair) for b, pair in at.items()}
+            for c, at in guidance.overlap.items()
+        },
     }
     used = sorted({p.name for p in tuning} | set(states.requests))
     report = make_report(settings, inputs, offline, measured, [*rules, *history], held_out, chosen)
@@ -129,29 +138,51 @@ def tune(
     return Result(chosen, about, report)
 
 
-def _guidances(inputs: Inputs, offline: Offline, settings: TuneSettings) -> list[Guidance]:
+def _guidances(
+    inputs: Inputs, offline: Offline, states: States, cost: CostModel, settings: TuneSettings
+) -> list[Guidance]:
     """The best fixed setting of each delta, as a start for the rule of the whole policy.
 
     The paper's rule is always among them.
     """
-    value, cost = ValueTable.from_columns(inputs.value.columns), cost_model(inputs.cost)
     rules = [BranchRule()]
     for trial in offline.trials:
         rule = BranchRule(trial.delta, *trial.branches)
         if any(trial.branches) and rule.delta not in {r.delta for r in rules[1:]}:
             rules.append(rule)
-    return [
-        Guidance(
-            value=value,
-            cost=cost,
-            rho=offline.rho,
-            branches=BranchTable.from_columns(inputs.branch.columns, rule.delta),
-            menu=settings.menu,
-            rule=rule,
-            block=offline.best.block,
+    value = ValueTable.from_columns(inputs.value.columns)
+    out = []
+    for rule in dict.fromkeys(rules):
+        branches = BranchTable.from_columns(inputs.branch.columns, rule.delta)
+        expected, rho = {}, {}
+        for load in offline.rho:
+            trials = priced_overlap(
+                inputs.trace.columns,
+                states,
+                offline.weight,
+                rule,
+                branches,
+                cost,
+                load,
+                offline.kv,
+            )
+            expected[load] = {b: (t.reuse, t.rows) for b, t in trials.items()}
+            serial = bucketed_prices(cost, load, offline.menu, offline.kv)
+            prices = round_prices(trials, serial, offline.menu, cost, load, offline.kv)
+            rho[load] = dinkelbach(offline.values, prices, offline.weight)
+        out.append(
+            Guidance(
+                value=value,
+                cost=cost,
+                rho=rho,
+                branches=branches,
+                menu=settings.menu,
+                rule=rule,
+                block=offline.best.block,
+                overlap=expected,
+            )
         )
-        for rule in dict.fromkeys(rules)
-    ]
+    return out
 
 
 def split_prompts(
