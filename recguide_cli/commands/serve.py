@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -177,7 +179,6 @@ def _serve_embedded(config: LaunchConfig, settings: ServerSettings) -> None:
     from recguide_core.serving.runtime import Runtime
     from recguide_core.serving.server import serve
 
-    _log_to_stderr()
     console.note(f"Loading {config.model} ...")
     served = launch(config)
     console.note(
@@ -189,7 +190,8 @@ def _serve_embedded(config: LaunchConfig, settings: ServerSettings) -> None:
         console.say(f"[bold]RecGuide[/bold] serves {settings.served_name} at {address}")
         console.note(f"API: {address}/v1   page: {address}/   stop: Ctrl-C")
 
-    serve(Runtime(served, settings), show)
+    with _log_on_stderr():
+        serve(Runtime(served, settings), show)
 
 
 def _seconds(report: object) -> list[float]:
@@ -197,14 +199,19 @@ def _seconds(report: object) -> list[float]:
     return [value for name, value in report.items() if name.endswith("_seconds")]
 
 
-def _log_to_stderr() -> None:
+@contextmanager
+def _log_on_stderr() -> Iterator[None]:
     import logging
     import sys
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
-    for name in ("recguide", "uvicorn.error"):
-        logger = logging.getLogger(name)
-        logger.addHandler(handler)
-        logger.setLevel(logging.WARNING if name == "uvicorn.error" else logging.INFO)
-        logger.propagate = False
+    loggers = {"recguide": logging.INFO, "uvicorn.error": logging.WARNING}
+    for name, level in loggers.items():
+        logging.getLogger(name).addHandler(handler)
+        logging.getLogger(name).setLevel(level)
+    try:
+        yield
+    finally:
+        for name in loggers:
+            logging.getLogger(name).removeHandler(handler)

@@ -63,7 +63,8 @@ class Answer:
 
     async def __aexit__(self, *_: object) -> None:
         self._give_up()
-        self._note()
+        if self._submitted:
+            self._note()
 
     async def pieces(self) -> AsyncIterator[tuple[Generation, Piece]]:
         """Pieces of all answers as they come, until all have ended.

@@ -13,6 +13,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from recguide_core.serving.errors import ApiError, error_response
 from recguide_core.serving.settings import ServerSettings
 
+BODIES = frozenset({"/v1/completions", "/v1/chat/completions", "/playground/stream"})
+"""Paths that take a body; others answer for themselves that they take none."""
+
 OPEN = frozenset({"/", "/health", "/ready", "/favicon.ico"})
 """Paths that need no key, beside the page's files, which hold no secrets."""
 
@@ -35,7 +38,7 @@ class Guard:
             return
         try:
             self._check_key(scope)
-            if scope["method"] in ("POST", "PUT", "PATCH"):
+            if scope["method"] == "POST" and scope["path"] in BODIES:
                 body = await self._read(scope, receive)
                 check_json(body, self._settings.max_nesting)
                 receive = replay(body, receive)

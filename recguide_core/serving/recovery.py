@@ -42,8 +42,6 @@ class Recovery:
         scheduler = self._engine.scheduler
         running = sorted(scheduler.running.values(), key=lambda live: live.order)
         culprit = self._trial if self._trial in running else None
-        if culprit is None and len(running) == 1:
-            culprit = running[0]
         for live in reversed(running):
             scheduler.preempt(live)
         self._trial = None

@@ -1,0 +1,125 @@
+"""Many clients, little memory, clients that leave: nothing is lost and nothing leaks."""
+
+import asyncio
+import random
+
+import httpx
+import pytest
+
+MODEL = "nld-tiny"
+PATH = "/v1/completions"
+
+
+def body(number, tokens, **changes):
+    prompt = f"<bos><|user|>Gina has {number} eggs.<|assistant|>"
+    return {
+        "model": MODEL, "prompt": prompt, "max_tokens": tokens, "temperature": 0,
+        "ignore_eos": True, **changes,
+    }  # fmt: skip
+
+
+async def post_all(live, bodies, limit=None):
+    limits = httpx.Limits(max_connections=limit or len(bodies))
+    async with httpx.AsyncClient(base_url=live.url, timeout=120, limits=limits) as client:
+        return await asyncio.gather(*(client.post(PATH, json=b) for b in bodies))
+
+
+def texts_of(responses):
+    return [r.json()["choices"][0]["text"] for r in responses]
+
+
+def test_128_clients_are_all_answered(live):
+    bodies = [body(i % 16, 4) for i in range(128)]
+    responses = asyncio.run(post_all(live, bodies))
+    assert [r.status_code for r in responses] == [200] * 128
+    assert all(r.json()["usage"]["completion_tokens"] == 4 for r in responses)
+    texts = texts_of(responses)
+    assert all(texts[i] == texts[i % 16] for i in range(128)), "same prompt, same text"
+
+
+def test_memory_for_one_and_a_half_requests_serves_eight_clients(start_server, live, empty_server):
+    tokens = 28
+    length = len(live.runtime.tokenizer.encode(body(0, 1)["prompt"])) + tokens
+    tight = start_server(engine={"kv_tokens": -(-length * 3 // 2 // 16) * 16})
+    bodies = [body(i, tokens, speculation={"method": m}) for i, m in
+              enumerate(["ar", "linear", "overlap", "tidar"] * 2)]  # fmt: skip
+    expected = texts_of(asyncio.run(post_all(live, bodies)))
+    responses = asyncio.run(post_all(tight, bodies))
+    assert [r.status_code for r in responses] == [200] * 8
+    assert texts_of(responses) == expected
+    assert tight.runtime.engine.scheduler.preemptions > 0, "the memory must have been too small"
+    assert tight.settled() == empty_server
+
+
+def test_a_request_larger_than_the_memory_is_refused(start_server):
+    tiny = start_server(engine={"kv_tokens": 64})
+    response = tiny.post(PATH, body(1, 200))
+    assert response.status_code == 400
+    assert "KV pool" in response.json()["error"]["message"]
+    assert tiny.post(PATH, body(1, 8)).status_code == 200
+
+
+def test_a_full_queue_answers_429(start_server, empty_server):
+    small = start_server(engine={"max_requests": 1}, max_queue=2)
+    responses = asyncio.run(post_all(small, [body(i, 64) for i in range(12)]))
+    refused = [r for r in responses if r.status_code == 429]
+    assert {r.status_code for r in responses} == {200, 429}
+    assert 0 < len(refused) <= 9
+    for response in refused:
+        assert int(response.headers["retry-after"]) >= 1
+        assert response.json()["error"]["code"] == "queue_full"
+    assert small.settled() == empty_server
+    assert small.post(PATH, body(1, 2)).status_code == 200
+
+
+def test_200_random_aborts_then_a_normal_request(live):
+    rng = random.Random(5)
+    expected = live.post(PATH, body(3, 8)).json()["choices"][0]["text"]
+
+    async def leave(client, place):
+        asked = body(place % 7, 400, stream=bool(place % 2), n=1 + place % 3)
+        task = asyncio.create_task(client.post(PATH, json=asked))
+        await asyncio.sleep(rng.random() * 0.12)
+        task.cancel()
+        await asyncio.wait({task})
+
+    async def storm():
+        limits = httpx.Limits(max_connections=20)
+        async with httpx.AsyncClient(base_url=live.url, timeout=60, limits=limits) as client:
+            gate = asyncio.Semaphore(20)
+
+            async def one(place):
+                async with gate:
+                    await leave(client, place)
+
+            await asyncio.gather(*(one(place) for place in range(200)))
+
+    asyncio.run(storm())
+    assert live.post(PATH, body(3, 8)).json()["choices"][0]["text"] == expected
+
+
+def test_a_disconnect_ends_the_work_within_one_round(start_server, empty_server):
+    one = start_server(engine={"max_requests": 1})
+    engine = one.runtime.engine
+    with httpx.stream("POST", f"{one.url}{PATH}", json=body(1, 1500, stream=True)) as response:
+        lines = response.iter_lines()
+        next(lines)
+    assert one.settled() == empty_server
+    assert engine.counters.steps < 500, "1500 tokens would have needed more forwards"
+
+
+def test_an_idle_engine_sleeps(live):
+    live.settled()
+    before = live.runtime.engine.counters.steps
+    assert live.runtime.thread.busy_seconds() == 0
+    assert live.runtime.engine.idle
+    assert live.runtime.engine.counters.steps == before
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_mixed_methods_in_one_batch_agree(live, stream):
+    wishes = [{"method": m} for m in ("ar", "linear", "overlap", "tidar")]
+    wishes += [{"enabled": False}, {"method": "linear", "block_size": 3}]
+    bodies = [body(9, 32, speculation=wish) for wish in wishes for _ in range(2)]
+    texts = texts_of(asyncio.run(post_all(live, bodies)))
+    assert len(set(texts)) == 1
