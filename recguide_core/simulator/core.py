@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -27,21 +27,27 @@ class Workload:
     """Requests of a simulation.
 
     Attributes:
-        texts: what each request says; `max_tokens`: length of every answer.
-        prompt_tokens: prompt length of each request, int64 [n].
+        texts: what each request says.
+        max_tokens, prompt_tokens: length of each answer and prompt, int64 [n].
     """
 
     texts: Texts
-    max_tokens: int
+    max_tokens: IntArray
     prompt_tokens: IntArray
 
     def __len__(self) -> int:
         return len(self.texts)
 
+    def take(self, count: int) -> Workload:
+        """The first `count` requests, beginning again where there are fewer."""
+        rows = np.arange(count) % len(self)
+        texts = Texts(*(getattr(self.texts, f.name)[rows] for f in fields(Texts)))
+        return Workload(texts, self.max_tokens[rows], self.prompt_tokens[rows])
+
     def request(self, index: int) -> Request:
         """Request `index`; its key is the index."""
         prompt = np.full(int(self.prompt_tokens[index]), PROMPT_ID, np.int64)
-        return Request(str(index), prompt, self.max_tokens, ignore_eos=True)
+        return Request(str(index), prompt, int(self.max_tokens[index]), ignore_eos=True)
 
 
 class SimulatedCore(EngineCore):
@@ -59,7 +65,7 @@ class SimulatedCore(EngineCore):
         settings: EngineSettings,
         clock: VirtualClock,
     ) -> None:
-        longest = int(workload.prompt_tokens.max()) + workload.max_tokens
+        longest = int((workload.prompt_tokens + workload.max_tokens).max())
         context = longest + 64
         widest = max(planner.max_in_flight for planner in planners)
         pages = settings.slots * (-(-(context + widest) // PAGE_SIZE) + 1)

@@ -20,9 +20,9 @@ from recguide_core.policy.cost import CostModel, Milliseconds, Shapes, round_ms
 from recguide_core.policy.host import HostTime
 from recguide_core.policy.tune import dinkelbach
 from recguide_core.policy.value import ValueTable
-from recguide_core.policy.value_fit import fit
-from recguide_core.simulator.states import Walk, branch_trials, explore
-from recguide_core.simulator.texts import Texts, draw_texts
+from recguide_core.policy.value_fit import ShadowRounds, fit
+from recguide_core.simulator.states import branch_trials, explore
+from recguide_core.simulator.texts import draw_texts
 
 TEXTS, TOKENS = 480, 384
 CALIBRATION_SEED = 1_000_003
@@ -42,10 +42,13 @@ class HostedCost:
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """What was learned of a simulated model, before any cost is known."""
+    """What was learned of a model, before any cost is known.
 
-    texts: Texts
-    walk: Walk
+    Attributes:
+        shadow: the rounds behind the tables.
+    """
+
+    shadow: ShadowRounds
     value: ValueTable
     branches: BranchTable
     rule: BranchRule
@@ -63,7 +66,7 @@ def calibrate(
     walk = explore(texts, TOKENS, menu, seed)
     value = fit(walk.shadow, sorted(menu))
     branches = fit_branches(branch_trials(texts, walk, rule), menu, rule.delta)
-    return Calibrated(texts, walk, value, branches, rule)
+    return Calibrated(walk.shadow, value, branches, rule)
 
 
 def first_rho(
@@ -74,7 +77,7 @@ def first_rho(
     Args:
         kv: committed tokens of a request, mean.
     """
-    known = learned.walk.shadow
+    known = learned.shadow
     s = known.signal(False)
     values = learned.value.values(s, known.prev_block, known.prev_full)
     weight = known.weights()

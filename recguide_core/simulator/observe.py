@@ -39,23 +39,18 @@ class BlockCounts:
     def on_rounds(self, view: RoundView) -> None:
         """Count a settled step."""
         outcome, entry = view.outcome, view.verified.entry
-        who = outcome.who.tolist()
-        category = self.category[[int(view.keys[slot]) for slot in who]]
-        pairs = np.stack([category, outcome.width], axis=1)
-        found, counts = np.unique(pairs, axis=0, return_counts=True)
-        for (c, block), count in zip(found.tolist(), counts.tolist(), strict=True):
-            self.blocks[c, block] += count
+        category = [int(self.category[int(view.keys[slot])]) for slot in outcome.who.tolist()]
+        self.blocks.update(zip(category, outcome.width.tolist(), strict=True))
         kind = view.plan.branch_kind[entry]
         if not kind.shape[1]:
             return
         self.rows += int((kind >= 0).sum())
-        drafted = view.table.has_draft[outcome.who]
-        for c, count in zip(*np.unique(category[drafted], return_counts=True), strict=True):
-            self.fused[int(c)] += int(count)
+        drafted = view.table.has_draft[outcome.who].tolist()
+        self.fused.update(c for c, has in zip(category, drafted, strict=True) if has)
         parent = view.plan.branch_parent[entry]
         covers = (kind >= 0) & (parent == (outcome.matched + 1)[:, None])
-        for i, k in zip(*np.nonzero(covers), strict=True):
-            what = (int(category[i]), int(kind[i, k]))
+        for i, k in zip(*(x.tolist() for x in np.nonzero(covers)), strict=True):
+            what = (category[i], int(kind[i, k]))
             self.branches[*what, COVERED] += 1
             self.branches[*what, REUSED] += int(outcome.hit[i] == k)
 

@@ -49,7 +49,9 @@ def dinkelbach_rho(settings: SimSettings, load: int) -> float:
     prices = priced(settings.gpu, settings.model)
     cost = HostedCost(prices.cost, settings.host)
     kv = (settings.prompt_tokens or settings.context) + settings.max_tokens / 2
-    return first_rho(learned(settings.model, settings.menu), cost, (load,), kv)[load]
+    return first_rho(learned(settings.model, settings.menu, settings.traces), cost, (load,), kv)[
+        load
+    ]
 
 
 def fractions(place: str, method: str) -> Mapping[int, float]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from recguide_core.simulator.load import (
 )
 from recguide_core.simulator.observe import BlockCounts
 from recguide_core.simulator.prices import named_clock, priced
+from recguide_core.simulator.recorded import read_trace, recorded_tables, recorded_workload
 from recguide_core.simulator.rho import rho_for
 from recguide_core.simulator.settings import ADAPTIVE, SimCell, SimSettings
 from recguide_core.simulator.texts import draw_texts
@@ -64,16 +66,20 @@ def acceptance_of(model: str) -> tuple[AcceptanceModel, str]:
 
 
 @cache
-def learned(model: str, menu: tuple[int, ...]) -> Calibrated:
-    """Value and branch tables of a simulated model, once per process."""
+def learned(model: str, menu: tuple[int, ...], traces: str | None = None) -> Calibrated:
+    """Value and branch tables of a simulated model or of recorded traces, once per process."""
+    if traces is not None:
+        return recorded_tables(read_trace(Path(traces)))
     return calibrate(acceptance_of(model)[0], menu)
 
 
 def workload(settings: SimSettings, count: int) -> Workload:
-    """`count` requests of the settings' texts."""
+    """`count` requests of the settings' texts, or as many of the recorded ones."""
+    if settings.traces is not None:
+        return recorded_workload(read_trace(Path(settings.traces))).take(count)
     texts = draw_texts(acceptance_of(settings.model)[0], count, settings.max_tokens, settings.seed)
     prompt = np.full(count, max(settings.prompt_tokens, 1), np.int64)
-    return Workload(texts, settings.max_tokens, prompt)
+    return Workload(texts, np.full(count, settings.max_tokens), prompt)
 
 
 def clock_of(settings: SimSettings, cell: SimCell) -> VirtualClock:
@@ -96,7 +102,7 @@ def planner_of(settings: SimSettings, cell: SimCell, rho: float | None = None) -
     if cell.method not in ADAPTIVE:
         return make_planner(cell.method, block=cell.block_size)
     prices = priced(settings.gpu, settings.model)
-    tables = learned(settings.model, settings.menu)
+    tables = learned(settings.model, settings.menu, settings.traces)
     if rho is None:
         rho = rho_for(settings, cell)
     guide = guidance(

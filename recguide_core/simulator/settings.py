@@ -55,6 +55,8 @@ class SimSettings:
         waiting: requests in the engine per batch place (bucketed batches fill when above 1).
         rate, ramp: arrivals a second instead of a closed loop; a ramp rises to `ramp` and falls.
         menu: blocks that recguide chooses from.
+        traces: path of a recorded trace table; its requests and tables are used instead of the
+            acceptance model's, on the prices of `model`.
         workers: processes.
     """
 
@@ -74,6 +76,7 @@ class SimSettings:
     ramp: float | None = None
     host: HostTime = NO_HOST
     menu: tuple[int, ...] = FULL_MENU
+    traces: str | None = None
     workers: int = 2
 
     def __post_init__(self) -> None:

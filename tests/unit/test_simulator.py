@@ -29,7 +29,7 @@ TOKENS = 64
 
 def drawn(count, seed=0, tokens=TOKENS, prompt=1):
     texts = draw_texts(acceptance_of("nld-8b")[0], count, tokens, seed)
-    return Workload(texts, tokens, np.full(count, prompt))
+    return Workload(texts, np.full(count, tokens), np.full(count, prompt))
 
 
 def by_hand(left, tokens, risky=False):
@@ -51,7 +51,7 @@ def by_hand(left, tokens, risky=False):
         fixed=~none,
         foreseen=~none,
     )
-    return Workload(texts, tokens, np.ones(len(left), np.int64))
+    return Workload(texts, np.full(len(left), tokens), np.ones(len(left), np.int64))
 
 
 class PerToken:
@@ -183,7 +183,6 @@ class TwoSizes:
 def two_sizes(batching, padded=False):
     # Both always pass: 3 rounds of 2 for request 0, 3 rounds of 4 for request 1.
     workload = by_hand([[], []], 7)
-    workload = Workload(workload.texts, 7, workload.prompt_tokens)
     clock = VirtualClock(PerToken(), name="test", padded=padded)
     core = core_of(workload, TwoSizes(), 2, clock=clock, batching=batching)
     return run_closed(core, workload, 2)
