@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from recguide_core.bench.load import Job
@@ -11,7 +11,7 @@ from recguide_core.engine.clock import Clock
 from recguide_core.engine.events import Observer
 from recguide_core.engine.planners import Planner
 from recguide_core.engine.settings import EngineSettings
-from recguide_core.records import MAX_BLOCK, Request, StepShape
+from recguide_core.records import MAX_BLOCK, Request
 
 if TYPE_CHECKING:
     from recguide_core.model.registry import LoadedModel
@@ -59,27 +59,6 @@ class Drive:
         chosen = [r for r in self.requests.values() if r.group == group]
         seconds = sum(r.seconds for r in chosen)
         return sum(len(r.tokens) for r in chosen) / seconds if seconds else float("nan")
-
-
-class PaddedClock:
-    """Charges every forward as if each request brought the largest block in it.
-
-    What a uniform batch would cost that mixes block sizes without buckets (Sec. 5.3).
-    """
-
-    def __init__(self, inner: Clock) -> None:
-        self.inner = inner
-        self.name = f"{inner.name}, padded"
-
-    def now(self) -> float:
-        return self.inner.now()
-
-    def wait_until(self, moment: float) -> None:
-        self.inner.wait_until(moment)
-
-    def charge(self, shape: StepShape) -> None:
-        padded = max(shape.query_tokens, shape.requests * shape.block_size)
-        self.inner.charge(replace(shape, query_tokens=padded))
 
 
 def drive(

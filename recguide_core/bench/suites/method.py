@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recguide_core.bench.load import Job
-from recguide_core.bench.suites.drive import Drive, PaddedClock, drive
+from recguide_core.bench.suites.drive import Drive, drive
 from recguide_core.engine.clock import Clock
 from recguide_core.engine.guidance import PAPER_MENU, Guidance
 from recguide_core.engine.methods import make_planner
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 SCHEMA = "recguide.suite.method/1"
 BLOCK = 16
 LOADS = (2, 8, 32, 128)
-CATEGORIES = {"math": "Math", "code": "Code", "qa_if": "QA & IF"}
 ABLATION = (
     ("LinearSS", None),
     ("merged forward, no branch", BranchRule(DELTA, 0, False)),
@@ -50,7 +49,7 @@ class MethodSuite:
 
     Attributes:
         jobs: prompts of all data sets; guidance: tables of the adaptive methods.
-        clock: makes a fresh clock for each run.
+        clock: makes a fresh clock for each run; True = forwards are charged as if padded.
         progress: told what runs now.
         loads: concurrencies of Tables 4 and 6.
     """
@@ -58,7 +57,7 @@ class MethodSuite:
     model: LoadedModel
     jobs: Sequence[Job]
     guidance: Guidance
-    clock: Callable[[], Clock]
+    clock: Callable[[bool], Clock]
     progress: Callable[[str], None]
     loads: Sequence[int] = LOADS
     entropy_positions: int = MAX_BLOCK
@@ -69,7 +68,7 @@ class MethodSuite:
         plain = self._at_one("ar", make_planner("ar"))
         return {
             "schema": SCHEMA,
-            "clock": self.clock().name,
+            "clock": self.clock(False).name,
             "prompts": len(self.jobs),
             "datasets": sorted({job.prompt.dataset for job in self.jobs}),
             "table1": self.transitions(),
@@ -179,7 +178,7 @@ class MethodSuite:
             planner,
             self.jobs,
             1,
-            self.clock(),
+            self.clock(False),
             observers=observers,
             entropy_positions=self.entropy_positions,
         )
@@ -195,14 +194,13 @@ class MethodSuite:
         waiting: int = 1,
     ) -> Drive:
         self.progress(label)
-        clock = self.clock()
         repeats = -(-2 * load // len(self.jobs))
         return drive(
             self.model,
             planner,
             list(self.jobs) * repeats,
             load,
-            PaddedClock(clock) if padded else clock,
+            self.clock(padded),
             in_flight=waiting * load,
             batching=batching,
             entropy_positions=self.entropy_positions,
