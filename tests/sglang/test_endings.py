@@ -3,16 +3,19 @@
 SGLang checks its KV pool at every step and when idle; a slot lost by any ending fails the run.
 """
 
+import json
+
 import pytest
 
 pytest.importorskip("sglang", reason="needs the SGLang environment: make test-sglang")
 
 from engines import greedy, run_sglang
 
+from recguide_core.model.registry import bundled_folder
 from recguide_core.sglang_plugin.settings import PluginSettings
 
-PAGE, POOL, CONTEXT = 16, 1024, 512
-LONG = 260
+PAGE, POOL, CONTEXT = 16, 640, 512
+LONG = 200
 
 
 def by(method, request, **more):
@@ -36,7 +39,18 @@ def stop_place(tokens, embedded):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, prompts, reference, embedded):
+def crowd(embedded):
+    """Eight longer prompts; SGLang admits them by their expected, not by their reserved length."""
+    lines = (bundled_folder().parent / "demo_prompts.jsonl").read_text().splitlines()
+    texts = sorted((json.loads(line)["prompt"] for line in lines), key=len)[-8:]
+    return [
+        by("overlap", greedy(f"crowd-{i}", embedded.encode(text), LONG, ignore_eos=False))
+        for i, text in enumerate(texts)
+    ]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, prompts, reference, embedded, crowd):
     stop_id = reference[0][stop_place(reference[0], embedded)]
     waves = {
         "stop id": [
@@ -52,8 +66,7 @@ def run(tmp_path_factory, prompts, reference, embedded):
             greedy("method", prompts[0], 8, custom_params={"method": "tidar"}),
             greedy("fine", prompts[0], 8),
         ],
-        "retraction": [by("overlap", greedy(f"long-{i}", p, LONG)) for i, p in
-                       enumerate(prompts[:6])],
+        "retraction": crowd,
         "abort": [by("ar", greedy("aborted", prompts[5], 400)),
                   by("overlap", greedy("beside", prompts[2], 60))],
         "after": [by("overlap", greedy("after", prompts[0], 30))],
@@ -107,8 +120,8 @@ def test_every_budget_is_kept_to_the_token(run, reference):
 def test_a_request_may_run_into_the_end_of_the_context(run, reference, prompts):
     answer = run["waves"]["context"][0]
     assert answer["tokens"] == reference[4][: len(answer["tokens"])]
-    # SGLang itself stops one token short of the limit.
-    assert len(prompts[4]) + len(answer["tokens"]) >= CONTEXT - 1
+    # SGLang itself stops two tokens short of the limit.
+    assert len(prompts[4]) + len(answer["tokens"]) >= CONTEXT - 2
 
 
 def test_what_rows_cannot_do_is_refused_at_admission(run):
@@ -119,10 +132,11 @@ def test_what_rows_cannot_do_is_refused_at_admission(run):
     assert len(fine["tokens"]) == 8
 
 
-def test_a_small_pool_retracts_requests_and_changes_no_token(run, reference):
+def test_a_small_pool_retracts_requests_and_changes_no_token(run, crowd, embedded):
     assert "Retract" in run["log"], "the pool was large enough; the test shows nothing"
-    for i, answer in enumerate(run["waves"]["retraction"]):
-        assert answer["tokens"] == reference[i][:LONG], i
+    expected = embedded.run(crowd)
+    for request, answer in zip(crowd, run["waves"]["retraction"], strict=True):
+        assert answer["tokens"] == expected[request["key"]].tokens.tolist(), request["key"]
 
 
 def test_an_abort_ends_one_request_and_no_other(run, reference):
