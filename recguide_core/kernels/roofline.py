@@ -43,8 +43,8 @@ class Gpu:
 
 
 GPUS = {
-    "h200": Gpu("H200", 4.3e12, 0.785e15, "copy and bf16 GEMM as published for one H200"),
-    "b200": Gpu("B200", 7.0e12, 1.6e15, "assumed achievable, not measured"),
+    "h200": Gpu("H200", 4.3e12, 0.785e15, "copy and bf16 GEMM reported for one card"),
+    "b200": Gpu("B200", 7.0e12, 1.6e15, "assumed, not measured"),
 }
 
 
