@@ -163,7 +163,7 @@ class EngineCore:
         began = time.perf_counter()
         for live in self.scheduler.admit():
             self.ledger.note_needs(live)
-            self.batching.waited[live.slot] = 0
+            self.batching.opened(live.slot)
         plan = self._plan()
         chunks = self.scheduler.chunks(
             {i: planner.first_draft for i, planner in enumerate(self.planners)}
