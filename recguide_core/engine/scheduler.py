@@ -132,6 +132,7 @@ class Scheduler:
                 break
             last = size == left
             draft = first_draft.get(live.request.planner, 0) if last else 0
+            draft = min(draft, live.fixed_block or draft)
             draft = min(draft, self.context - len(live.context))
             if draft and not self.pages.reserve(live.slot, len(live.context) + draft):
                 draft = 0
