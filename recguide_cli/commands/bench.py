@@ -181,6 +181,10 @@ def run(
         float,
         typer.Option(rich_help_panel=SUITE, help="Simulated requests per place of a batch."),
     ] = 1.0,
+    traces: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=SUITE, help="Simulate the requests of this trace table."),
+    ] = None,
     target_tps: Annotated[
         float | None,
         typer.Option(rich_help_panel=SUITE, help="plan: tokens a second that a request must get."),

@@ -51,6 +51,7 @@ def settings_of(options: dict[str, Any]) -> SimSettings:
         rate=options["rate"],
         ramp=options["ramp"],
         host=host_of(options["host"]),
+        traces=None if options["traces"] is None else str(options["traces"]),
     )
 
 

@@ -16,6 +16,7 @@ from recguide_core.bench.suites.paper_tables import (
     table5,
     table6,
 )
+from recguide_core.bench.suites.published import LOADS
 from recguide_core.bench.suites.report import Cell, Row, SuiteReport, SuiteTable
 from recguide_core.simulator.prices import priced
 from recguide_core.simulator.run import acceptance_of
@@ -30,18 +31,21 @@ def paper_suite(
     tokens: int = TOKENS,
     requests: int = REQUESTS,
     workers: int = 2,
+    loads: tuple[int, ...] = LOADS,
     done: Callable[[str], None] = lambda line: None,
 ) -> SuiteReport:
     """Run the suite.
 
     Args:
         tokens: of each answer; requests: of a cell at least, and four times its load.
-        done: called with a line per finished part.
+        loads: C of the tables over loads; done: called with a line per finished part.
     """
     tables: list[SuiteTable] = []
     about = {}
     for model in models:
-        runs = run_paper(model, tokens=tokens, requests=requests, workers=workers, done=done)
+        runs = run_paper(
+            model, tokens=tokens, requests=requests, workers=workers, loads=loads, done=done
+        )
         tables += [
             acceptance_table(model),
             figure2(runs),

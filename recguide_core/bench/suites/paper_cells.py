@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,12 +25,13 @@ class PaperRuns:
     """Everything simulated for one model.
 
     Attributes:
-        host: fitted host time; results: by `SimCell.key`, those with waiting requests ending in
-            `, waiting`.
+        host: fitted host time; loads: C of the tables over loads.
+        results: by `SimCell.key`, those with waiting requests ending in `, waiting`.
     """
 
     model: str
     host: HostTime
+    loads: tuple[int, ...]
     results: dict[str, CellResult]
 
     def get(
@@ -55,7 +56,7 @@ class PaperRuns:
         waiting: bool = False,
     ) -> float:
         """Steady tokens/s, mean over C = 2..128."""
-        found = [self.get(method, c, block, batching, variant, waiting) for c in LOADS]
+        found = [self.get(method, c, block, batching, variant, waiting) for c in self.loads]
         return float(np.mean([r.timeline.steady_tps for r in found]))
 
     def best_fixed(self, load: int) -> float:
@@ -108,11 +109,11 @@ def single_cells() -> list[SimCell]:
     ]
 
 
-def load_cells() -> list[SimCell]:
+def load_cells(loads: Sequence[int]) -> list[SimCell]:
     """High concurrency: Tables 4 and 6, Figure 5, and what lies beyond."""
     return [
         cell
-        for c in LOADS
+        for c in loads
         for cell in (
             *(SimCell("linear", b, c) for b in BLOCKS),
             SimCell("adaptive", None, c, "padded", "entropy only"),
@@ -125,30 +126,37 @@ def load_cells() -> list[SimCell]:
     ]
 
 
-def waiting_cells() -> list[SimCell]:
+def waiting_cells(loads: Sequence[int]) -> list[SimCell]:
     """More requests in the engine than a batch holds: buckets, and fixed blocks as control."""
     return [
         cell
-        for c in LOADS
+        for c in loads
         for cell in (SimCell("adaptive", None, c, "bucketed"), SimCell("linear", 16, c))
     ]
 
 
 def run_paper(
-    model: str, *, tokens: int, requests: int, workers: int, done: Callable[[str], None]
+    model: str,
+    *,
+    tokens: int,
+    requests: int,
+    workers: int,
+    done: Callable[[str], None],
+    loads: tuple[int, ...] = LOADS,
 ) -> PaperRuns:
     """Simulate all cells of one model.
 
     Args:
         tokens: of each answer; requests: of a cell, at least four times its load.
-        done: called with a line per finished part.
+        loads: C of the tables over loads; done: called with a line per finished part.
     """
     host = fitted_host(model)
     settings = SimSettings(
         model=model, max_tokens=tokens, host=host, workers=workers, prompt_tokens=0
     )
     results = {}
-    for cells, waiting in ((single_cells() + load_cells(), 1.0), (waiting_cells(), WAITING)):
+    plans = ((single_cells() + load_cells(loads), 1.0), (waiting_cells(loads), WAITING))
+    for cells, waiting in plans:
         for load in sorted({cell.concurrency for cell in cells}):
             part = [cell for cell in cells if cell.concurrency == load]
             count = max(requests, 4 * load)
@@ -157,4 +165,4 @@ def run_paper(
                 suffix = ", waiting" if waiting > 1 else ""
                 results[result.cell.key + suffix] = result
             done(f"{model}, C = {load}: {len(part)} cells")
-    return PaperRuns(model, host, results)
+    return PaperRuns(model, host, loads, results)

@@ -8,6 +8,7 @@ from recguide_core.acceptance.published import PUBLISHED
 from recguide_core.bench.suites import published as paper
 from recguide_core.bench.suites.paper_cells import BLOCKS, PaperRuns
 from recguide_core.bench.suites.report import Cell, Row, SuiteTable
+from recguide_core.engine.planners import recipe_block
 from recguide_core.simulator.load import Timeline
 from recguide_core.simulator.run import CellResult, acceptance_of
 
@@ -91,7 +92,7 @@ def table3(runs: PaperRuns) -> SuiteTable:
 def table4(runs: PaperRuns) -> SuiteTable:
     """Block sizes that adaptive drafting chooses, percent of rounds."""
     rows = []
-    for load in paper.TABLE4_LOADS:
+    for load in (c for c in paper.TABLE4_LOADS if c in runs.loads):
         result = runs.get("adaptive", load, None, "bucketed")
         for place, block in enumerate(BLOCKS):
             ours = [100 * result.blocks.block_share(c, block) for c in range(3)]
@@ -151,16 +152,14 @@ def table5(runs: PaperRuns) -> SuiteTable:
 
 def recipe_tps(runs: PaperRuns) -> float:
     """Mean over C = 2..128 of the published recipe's block at each load."""
-    from recguide_core.engine.planners import recipe_block
-
-    found = [runs.get("linear", c, recipe_block(c)).timeline.steady_tps for c in paper.LOADS]
+    found = [runs.get("linear", c, recipe_block(c)).timeline.steady_tps for c in runs.loads]
     return float(np.mean(found))
 
 
 def table6(runs: PaperRuns) -> SuiteTable:
     """Ablation of adaptive drafting, mean tokens a second over C = 2..128."""
     theirs, fixed = paper.TABLE6[runs.model], recipe_tps(runs)
-    best = float(np.mean([runs.best_fixed(c) for c in paper.LOADS]))
+    best = float(np.mean([runs.best_fixed(c) for c in runs.loads]))
     lines: list[tuple[str, float, float | None]] = [
         ("Fixed block (recipe)", fixed, theirs["fixed"]),
         ("+ s_t (padded)", runs.mean_tps("adaptive", None, "padded", "entropy only"),
@@ -222,19 +221,20 @@ def figure2(runs: PaperRuns) -> SuiteTable:
 def figure5(runs: PaperRuns) -> SuiteTable:
     """Aggregate and per-request tokens a second by load."""
     rows = []
-    for c in paper.LOADS:
+    for c in runs.loads:
         results = [runs.get("linear", c, b) for b in BLOCKS]
         results += [runs.get("adaptive", c, None, "bucketed"), runs.get("adaptive", c)]
         cells = [Cell(r.timeline.steady_tps) for r in results]
         cells += [Cell(r.timeline.user_tps) for r in results]
         rows.append(Row(f"C = {c}", cells))
     names = ("B = 8", "B = 16", "B = 32", "bucketed", "ragged")
-    eight = runs.get("linear", 128, 8).timeline.steady_tps
-    sixteen = runs.get("linear", 128, 16).timeline.steady_tps
+    most = max(runs.loads)
+    eight = runs.get("linear", most, 8).timeline.steady_tps
+    sixteen = runs.get("linear", most, 16).timeline.steady_tps
     text = (
         f"The paper prints this as a figure only. It says that B = 8 stays below B = 16 in "
-        f"aggregate at C = 128; here the ratio is {eight / sixteen:.2f}. Per-request speed falls "
-        f"with load in every column, as in the paper."
+        f"aggregate at C = 128; here the ratio at C = {most} is {eight / sixteen:.2f}. Speed per "
+        f"request falls with load in every column, as in the paper."
     )
     columns = [*names, *(f"{n}, per request" for n in names)]
     title = f"Figure 5, {runs.model}: tokens/s, aggregate and per request"
@@ -244,7 +244,7 @@ def figure5(runs: PaperRuns) -> SuiteTable:
 def beyond(runs: PaperRuns) -> SuiteTable:
     """What the paper does not try: one policy, larger blocks with overlap, AR as a choice."""
     rows = []
-    for c in (1, *paper.LOADS):
+    for c in (1, *runs.loads):
         best = runs.best_fixed(c)
         full = runs.get("recguide", c)
         cells = [

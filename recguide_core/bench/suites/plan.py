@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from recguide_core.bench.suites.report import Cell, Row, SuiteReport, SuiteTable
 from recguide_core.engine.guidance import PAPER_MENU
 from recguide_core.errors import UsageError
-from recguide_core.policy.devices import GPUS
+from recguide_core.policy.devices import gpu
 from recguide_core.policy.host import NO_HOST
 from recguide_core.simulator.prices import SERVING_HOST, priced
 from recguide_core.simulator.run import row_of, simulate_cell
@@ -123,6 +123,8 @@ def plan_suite(
         settings: GPU, model, answer and prompt lengths, host time, menu of the plan.
         gpus: to compare with; done: called with a line per finished row.
     """
+    for name in gpus:
+        gpu(name)
     found = {}
     rows = []
     for method, block in CANDIDATES:
@@ -174,9 +176,6 @@ def _what_if(
     columns: Sequence[str],
     done: Callable[[str], None],
 ) -> SuiteTable:
-    unknown = [name for name in gpus if name not in GPUS]
-    if unknown:
-        raise UsageError(f"No GPU '{unknown[0]}'.", f"Known: {', '.join(sorted(GPUS))}.")
     cases = {f"GPU {g}": replace(settings, gpu=g) for g in gpus if g != settings.gpu}
     cases["no host time"] = replace(settings, host=NO_HOST)
     cases["host time of a public serving table"] = replace(settings, host=SERVING_HOST)
