@@ -82,19 +82,18 @@ def greedy(key, ids, tokens, **params):
 class Embedded:
     """The embedded engine over one model, with the rounds of its last run."""
 
-    def __init__(self, model=None):
-        self.model = load_model(str(model) if model else "nld-tiny")
+    def __init__(self, model=None, max_positions=None):
+        name = str(model) if model else "nld-tiny"
+        self.model = load_model(name, max_positions=max_positions)
         self.rounds = []
 
     def encode(self, text):
         return self.model.tokenizer.encode(self.model.render([{"role": "user", "content": text}]))
 
-    def run(self, requests, method="ar", block=0, guidance=None, positions=32, at_once=8):
+    def run(self, requests, method="ar", block=0, guidance=None, positions=32):
         """Finished records by key for requests made by `greedy`; block: what they insist on."""
         planner = make_planner(method, None, guidance)
-        settings = EngineSettings(
-            max_requests=at_once, prefill_chunk=0, entropy_positions=positions
-        )
+        settings = EngineSettings(max_requests=8, prefill_chunk=0, entropy_positions=positions)
         engine = Engine(self.model, planners=[planner], settings=settings)
         self.rounds = []
         engine.observers.append(self)
