@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recguide_core.policy.cost import VERIFY, Shapes
@@ -16,6 +16,7 @@ SERVING = Path(__file__).parent.parent / "fixtures" / "nld-14b-native-serving-b2
 SETS = ("gsm8k", "math-500", "ifeval", "gpqa", "livecodebench-cpp")
 
 
+@settings(deadline=None)
 @given(st.floats(0.5, 10.0), st.floats(0.01, 1.0))
 def test_fit_recovers_the_host_time_behind_a_table(step, request):
     c = np.array([1, 2, 8, 32, 128])

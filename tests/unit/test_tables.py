@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recguide_core import tables
@@ -77,6 +77,7 @@ def test_round_trip_keeps_columns_provenance_and_hash(tmp_path):
     assert [p.name for p in path.parent.iterdir()] == ["t.arrow"]
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.lists(st.floats(0, 20, width=32), max_size=5),
