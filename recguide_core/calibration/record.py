@@ -8,17 +8,20 @@ from pathlib import Path
 import numpy as np
 
 from recguide_core.calibration.recording import (
+    CHECKS,
+    DRAFTED,
+    FREE,
     Builder,
     Recorded,
     Recording,
+    blank_grids,
     load_recordings,
     save_recordings,
 )
-from recguide_core.calibration.shadow import Draft, Live, ShadowDecoder, ShadowPrompt
+from recguide_core.calibration.shadow import Live, ShadowDecoder, ShadowPrompt
 from recguide_core.engine.readings import StepReadings
-from recguide_core.engine.rows import PackedStep
 from recguide_core.model.registry import LoadedModel
-from recguide_core.records import MAX_BLOCK, Row
+from recguide_core.records import Row
 
 
 class Recorder(ShadowDecoder):
@@ -67,44 +70,68 @@ class Recorder(ShadowDecoder):
         return live
 
     def _round(self, live: list[Live]) -> None:
-        drafts = self._draft(live)
-        rows: list[Row] = []
-        leads = []
-        for one, mine in zip(live, drafts, strict=True):
-            leads.append(len(rows))
-            rows.append(Row(one.slot, [one.seed], one.committed, commit=True))
-            for block in self.drafted:
-                check = len(rows)
-                rows.append(Row(one.slot, mine[block].token, one.committed))
-                rows.append(self._continuation(one, block, check))
+        mask = self.config.mask_id
+        rows = [
+            self._draft_row(one, block, first)
+            for one in live
+            for block in self.drafted
+            for first in (one.seed, mask)
+        ]
         step, readings = self._forward(rows)
-        for one, mine, lead in zip(live, drafts, leads, strict=True):
-            self._keep(one, mine, lead, step, readings)
+        grids = [blank_grids(len(self.drafted)) for _ in live]
+        row = 0
+        for one, mine in zip(live, grids, strict=True):
+            self.pool.commit(one.slot, 0)
+            for j, block in enumerate(self.drafted):
+                _take(mine, DRAFTED, j, readings, int(step.read_start[row]), block)
+                _take(mine, FREE, j, readings, int(step.read_start[row + 1]), block)
+                mine["draft"][j, 0] = one.seed
+                row += 2
+        self._check(live, grids)
 
-    def _keep(
-        self, one: Live, mine: dict[int, Draft], lead: int, step: PackedStep, got: StepReadings
-    ) -> None:
-        shape = (len(self.drafted), MAX_BLOCK)
-        ints = {name: np.zeros(shape, np.int64) for name in ("draft", "alt", "check")}
-        reals = {name: np.zeros(shape, np.float32) for name in ("confidence", "entropy")}
-        reals["margin"] = np.ones(shape, np.float32)
-        follow = np.zeros(len(self.drafted), np.int64)
-        for j, block in enumerate(self.drafted):
-            at = int(step.read_start[lead + 1 + 2 * j])
-            ints["draft"][j, :block] = mine[block].token
-            ints["alt"][j, :block] = mine[block].alt
-            ints["check"][j, :block] = got.token[at : at + block]
-            reals["margin"][j, :block] = mine[block].margin
-            reals["confidence"][j, :block] = mine[block].confidence
-            reals["entropy"][j, :block] = got.entropy[at : at + block]
-            follow[j] = got.token[step.read_start[lead + 2 + 2 * j]]
-        answer = int(got.token[step.read_start[lead]])
-        self.builders[one.slot].add({**ints, **reals}, follow, answer)
-        self._commit(one.slot, 1)
-        one.committed += 1
-        one.emitted += 1
-        one.round += 1
-        one.seed = answer
+    def _check(self, live: list[Live], grids: list[dict[str, np.ndarray]]) -> None:
+        """Verify every draft, and commit the seed alone."""
+        rows: list[Row] = []
+        places = []
+        for one, mine in zip(live, grids, strict=True):
+            lead = len(rows)
+            rows.append(Row(one.slot, [one.seed], one.committed, commit=True))
+            where = {}
+            for j, block in enumerate(self.drafted):
+                where[j, 0] = where[j, 1] = len(rows)
+                rows.append(Row(one.slot, mine["draft"][j, :block], one.committed))
+                behind = mine["free"][j, 1:block]
+                if (behind != mine["draft"][j, 1:block]).any():
+                    where[j, 1] = len(rows)
+                    rows.append(Row(one.slot, [one.seed, *behind.tolist()], one.committed))
+            places.append((lead, where))
+        step, readings = self._forward(rows)
+        for one, mine, (lead, where) in zip(live, grids, places, strict=True):
+            for (j, kind), row in where.items():
+                block, at = self.drafted[j], int(step.read_start[row])
+                _, check, entropy = CHECKS[kind]
+                mine[check][j, :block] = readings.token[at : at + block]
+                mine[entropy][j, :block] = readings.entropy[at : at + block]
+            answer = int(readings.token[step.read_start[lead]])
+            self.builders[one.slot].add(mine, answer)
+            self._commit(one.slot, 1)
+            one.committed += 1
+            one.emitted += 1
+            one.round += 1
+            one.seed = answer
+
+
+def _take(
+    grids: dict[str, np.ndarray],
+    names: Sequence[str],
+    j: int,
+    readings: StepReadings,
+    at: int,
+    block: int,
+) -> None:
+    """Copy a draft's readings into the grids `names`, in the order of `DRAFTED`."""
+    for name, source in zip(names, ("token", "alt", "margin", "confidence"), strict=True):
+        grids[name][j, :block] = getattr(readings, source)[at : at + block]
 
 
 def record_prompts(

@@ -34,7 +34,9 @@ class Recording:
         margin, confidence: of the draft, float32 [T, J, MAX_BLOCK].
         check: verifier's answers to that draft, int64 [T, J, MAX_BLOCK].
         entropy: of these answers in nats, float32 [T, J, MAX_BLOCK].
-        follow: first token that a continuation behind the block predicts, int64 [T, J].
+        free, free_alt, free_margin, free_confidence: the same of a block whose slot 0 is a MASK
+            too, as behind a hypothesis (continuation): `free[..., 0]` is the seed it predicts.
+        free_check, free_entropy: of that draft with the true seed in slot 0.
     """
 
     name: str
@@ -47,16 +49,34 @@ class Recording:
     confidence: FloatArray
     check: IntArray
     entropy: FloatArray
-    follow: IntArray
+    free: IntArray
+    free_alt: IntArray
+    free_margin: FloatArray
+    free_confidence: FloatArray
+    free_check: IntArray
+    free_entropy: FloatArray
 
     @property
     def positions(self) -> int:
         return len(self.draft)
 
 
-GRIDS = ("draft", "alt", "margin", "confidence", "check", "entropy")
-_COLUMNS = ("prompt", "blocks", "text", *GRIDS, "follow")
-_FLOATS = ("margin", "confidence", "entropy")
+DRAFTED = ("draft", "alt", "margin", "confidence")
+FREE = ("free", "free_alt", "free_margin", "free_confidence")
+CHECKS = (("draft", "check", "entropy"), ("free", "free_check", "free_entropy"))
+"""A draft with its check and entropies: the seeded one, and the one with a MASK in slot 0."""
+GRIDS = (*DRAFTED, *FREE, "check", "entropy", "free_check", "free_entropy")
+_COLUMNS = ("prompt", "blocks", "text", *GRIDS)
+_FLOATS = ("margin", "confidence", "entropy", "free_margin", "free_confidence", "free_entropy")
+
+
+def blank_grids(blocks: int) -> dict[str, np.ndarray]:
+    """Grids of one position without readings, [blocks, MAX_BLOCK]; margins are 1."""
+    shape = (blocks, MAX_BLOCK)
+    return {
+        name: np.full(shape, "margin" in name, np.float32 if name in _FLOATS else np.int64)
+        for name in GRIDS
+    }
 
 
 @dataclass(slots=True)
@@ -69,28 +89,25 @@ class Builder:
     text: list[int]
     rows: dict[str, list[np.ndarray]] = field(default_factory=dict)
 
-    def add(self, grids: dict[str, np.ndarray], follow: IntArray, answer: int) -> None:
-        """One position: grids [J, MAX_BLOCK], continuation tokens [J], and AR's next token."""
+    def add(self, grids: dict[str, np.ndarray], answer: int) -> None:
+        """One position: its grids [J, MAX_BLOCK] and AR's next token."""
         for name, grid in grids.items():
             self.rows.setdefault(name, []).append(grid)
-        self.rows.setdefault("follow", []).append(follow)
         self.text.append(answer)
 
     def done(self) -> Recording:
         """The finished recording."""
-        count, blocks = len(self.text) - 1, len(self.blocks)
-        blank = {name: np.zeros((0, blocks, MAX_BLOCK)) for name in GRIDS}
-        blank["follow"] = np.zeros((0, blocks))
-        columns: dict[str, Any] = {}
-        for name, empty in blank.items():
-            stacked = np.stack(self.rows[name]) if count else empty
-            columns[name] = stacked.astype(np.float32 if name in _FLOATS else np.int64)
+        if not self.rows:
+            blank = blank_grids(len(self.blocks))
+            grids: dict[str, Any] = {name: grid[None][:0] for name, grid in blank.items()}
+        else:
+            grids = {name: np.stack(rows) for name, rows in self.rows.items()}
         return Recording(
             name=self.name,
             prompt=self.prompt,
             blocks=np.asarray(self.blocks, np.int64),
             text=np.asarray(self.text, np.int64),
-            **columns,
+            **grids,
         )
 
 

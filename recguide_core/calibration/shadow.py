@@ -7,6 +7,7 @@ chosen block a continuation branch is drafted as well, to learn how often it wou
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,7 +39,7 @@ class ShadowPrompt:
     tokens: IntArray
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Live:
     """A request while its text is decoded."""
 
@@ -112,22 +113,21 @@ class ShadowDecoder:
 
     def run(self, prompts: Iterable[ShadowPrompt]) -> Iterator[list[TraceRow]]:
         """Trace rows of each request, in the order in which requests end."""
-        waiting, live = iter(prompts), list[Live]()
+        waiting, live = deque(prompts), list[Live]()
         free = list(range(self.batch))
-        while True:
-            arriving = [(p, free.pop()) for p, _ in zip(waiting, list(free), strict=False)]
+        while waiting or live:
+            arriving = [
+                (waiting.popleft(), free.pop()) for _ in range(min(len(waiting), len(free)))
+            ]
             if arriving:
                 live += self._prefill(arriving)
-            ended = [one for one in live if self._over(one)]
-            for one in ended:
+            for one in [one for one in live if self._over(one)]:
+                live.remove(one)
                 self._release(one)
                 free.append(one.slot)
                 yield one.rows
-            live = [one for one in live if not self._over(one)]
             if live:
                 self._round(live)
-            elif not arriving:
-                return
 
     def _release(self, one: Live) -> None:
         self.pool.release(one.slot)
@@ -168,18 +168,7 @@ class ShadowDecoder:
     def _draft(self, live: list[Live]) -> list[dict[int, Draft]]:
         if not self.drafted:
             return [{} for _ in live]
-        mask = self.config.mask_id
-        rows = [
-            Row(
-                one.slot,
-                [one.seed] + [mask] * (block - 1),
-                one.committed,
-                bidirectional=True,
-                adapter=True,
-            )
-            for one in live
-            for block in self.drafted
-        ]
+        rows = [self._draft_row(one, block, one.seed) for one in live for block in self.drafted]
         step, readings = self._forward(rows)
         out, row = [], 0
         for one in live:
@@ -195,6 +184,10 @@ class ShadowDecoder:
                 row += 1
             out.append(mine)
         return out
+
+    def _draft_row(self, one: Live, block: int, first: int) -> Row:
+        tokens = [first] + [self.config.mask_id] * (block - 1)
+        return Row(one.slot, tokens, one.committed, bidirectional=True, adapter=True)
 
     def _verify_rows(self, one: Live, mine: dict[int, Draft], rows: list[Row]) -> dict[int, int]:
         """Append the request's rows, the committing one first; block -> row, 0 -> continuation."""

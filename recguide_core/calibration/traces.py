@@ -115,8 +115,8 @@ def _history(
     n, nan = len(keys), np.float32(np.nan)
     shifted = []
     for lag in (1, 2, 3):
-        source = np.arange(n) - lag
-        same = (source >= 0) & (keys[:, :2] == keys[source, :2]).all(axis=1)
+        source = np.maximum(np.arange(n) - lag, 0)
+        same = (np.arange(n) >= lag) & (keys[:, :2] == keys[source, :2]).all(axis=1)
         known = same & (keys[source, 2] == keys[:, 2] - lag)
         if (same & ~known).any():
             raise DataError("The trace skips rounds of a request.", "Resume the calibration.")

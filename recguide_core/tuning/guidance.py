@@ -13,6 +13,7 @@ from typing import Any
 from recguide_core.calibration.settings import TABLES, stem
 from recguide_core.engine.guidance import Guidance
 from recguide_core.errors import DataError, MismatchError
+from recguide_core.inventory import cpu_name
 from recguide_core.policy.branch_table import BranchTable
 from recguide_core.policy.branches import BranchRule
 from recguide_core.policy.signals import decision_limit
@@ -103,9 +104,14 @@ def load_tuned(
         # A clock's cost table belongs to another device and model on purpose.
         if kind == "cost" and file.provenance.get("clock"):
             continue
-        where = device if kind == "cost" else None
+        where = _named(device) if kind == "cost" else None
         notes += check_fit(tables[kind], model_hash, where, force)
     return Tuned(as_guidance(file, tables), positions_of(file), file, notes)
+
+
+def _named(device: str) -> str:
+    """The device as tables name it: a CPU by its model."""
+    return f"cpu: {cpu_name()}" if device == "cpu" else device
 
 
 def read_tables(file: PolicyFile, folder: Path, force: bool, notes: list[str]) -> dict[str, Table]:

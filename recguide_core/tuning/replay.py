@@ -1,9 +1,8 @@
 """The model's place in a tuning run: readings of a step, taken from recordings. No torch.
 
 Exact for every draft, check and AR step of a recorded block size, and for every branch that is
-reused, since a reused block equals a fresh draft. One thing is not recorded: the first token of a
-continuation whose size differs from the block before it; it is taken to be right wherever that of
-equal size was, or where the block was cut short.
+reused: what lies before it is the text. A branch whose hypothesis fails gets the readings of the
+text as well, and nobody looks at them.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from recguide_core.calibration.recording import Recording, by_prompt
+from recguide_core.calibration.recording import CHECKS, DRAFTED, FREE, Recording, by_prompt
 from recguide_core.engine.readings import ReadoutNeeds, StepReadings
 from recguide_core.engine.rows import PackedStep
 from recguide_core.records import IntArray, RowKind
@@ -54,45 +53,28 @@ class ReplayExecutor:
             if kind == RowKind.VERIFY:
                 _check(held, here, tokens, at, out)
             elif here < held.positions:
-                _draft(held, here, len(tokens), at, out)
-                if tokens[0] == self.mask_id:
-                    parent = int(rows.parent[row])
-                    first = step.row_start[parent]
-                    before = rows.tokens[first : step.row_start[parent + 1]]
-                    out.token[at] = _follow(held, here, before)
+                free = int(tokens[0]) == self.mask_id
+                _draft(held, here, len(tokens), FREE if free else DRAFTED, at, out)
         return out
 
 
-def _block(held: Recording, here: int, tokens: IntArray) -> int:
-    """Index of the recorded block whose draft begins with `tokens`, -1 for none."""
-    for j, size in enumerate(held.blocks.tolist()):
-        if size >= len(tokens) and np.array_equal(held.draft[here, j, : len(tokens)], tokens):
-            return j
-    return -1
-
-
 def _check(held: Recording, here: int, tokens: IntArray, at: int, out: StepReadings) -> None:
+    """Answers to a verify row: to the recorded draft that begins with its tokens."""
     width = len(tokens)
-    # Decision 0 answers the seed alone, whatever was drafted.
-    j = 0 if width == 1 else _block(held, here, tokens)
-    assert j >= 0, "only recorded blocks are replayed"
-    out.token[at : at + width] = held.check[here, j, :width]
-    out.entropy[at : at + width] = held.entropy[here, j, :width]
+    for j, size in enumerate(held.blocks.tolist()):
+        for draft, check, entropy in CHECKS if size >= width else ():
+            # Decision 0 answers the seed alone, whatever was drafted.
+            if np.array_equal(getattr(held, draft)[here, j, 1:width], tokens[1:]):
+                out.token[at : at + width] = getattr(held, check)[here, j, :width]
+                out.entropy[at : at + width] = getattr(held, entropy)[here, j, :width]
+                return
+    raise AssertionError("only recorded blocks are replayed")
 
 
-def _draft(held: Recording, here: int, width: int, at: int, out: StepReadings) -> None:
+def _draft(
+    held: Recording, here: int, width: int, grids: Sequence[str], at: int, out: StepReadings
+) -> None:
     j = int(np.searchsorted(held.blocks, width))
     assert j < len(held.blocks) and held.blocks[j] == width, "only recorded blocks are replayed"
-    for name in ("alt", "margin", "confidence"):
-        getattr(out, name)[at : at + width] = getattr(held, name)[here, j, :width]
-    out.token[at : at + width] = held.draft[here, j, :width]
-
-
-def _follow(held: Recording, here: int, before: IntArray) -> int:
-    """What a continuation at `here` predicts first, the block `before` it having passed."""
-    begun, bonus = here - len(before), int(held.text[here])
-    j = _block(held, begun, before)
-    if j < 0 or held.blocks[j] != len(before):
-        return bonus
-    right = held.follow[begun, j] == held.check[begun, j, len(before) - 1]
-    return bonus if right else -1
+    for name, grid in zip(("token", "alt", "margin", "confidence"), grids, strict=True):
+        getattr(out, name)[at : at + width] = getattr(held, grid)[here, j, :width]

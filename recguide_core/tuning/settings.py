@@ -27,8 +27,8 @@ class TuneSettings:
 
     model: str = "nld-tiny"
     concurrency: tuple[int, ...] = CONCURRENCY
-    requests: int = 24
-    max_tokens: int = 96
+    requests: int = 20
+    max_tokens: int = 80
     iterations: int = 2
     menu: tuple[int, ...] = FULL_MENU
     folds: int = 5
