@@ -39,6 +39,7 @@ def run(options: dict[str, Any]) -> dict[str, Any]:
     rows = record["rows"]
     clock = record["run"]["clock"]
     console.table(f"Simulated on {clock}", COLUMNS, [_cells(row, rows) for row in rows])
+    console.note(_known_prices(rows))
     console.note(
         "No model ran: texts are drawn from an acceptance model fitted to published figures, time "
         "is charged from the cost table. 'full batch' leaves out the end of the run, where slots "
@@ -51,6 +52,17 @@ def run(options: dict[str, Any]) -> dict[str, Any]:
         write_json(folder / "simulate.json", console.finite(record))
         console.note(f"Saved in {folder}")
     return record
+
+
+def _known_prices(rows: list[dict[str, Any]]) -> str:
+    """How the prices of the steps are known."""
+    total: dict[str, int] = {}
+    for row in rows:
+        for origin, count in row["price_origins"].items():
+            total[origin] = total.get(origin, 0) + count
+    steps = max(sum(total.values()), 1)
+    shares = ", ".join(f"{100 * n / steps:.0f} % {origin}" for origin, n in sorted(total.items()))
+    return f"Prices of {steps:,} forwards: {shares}."
 
 
 def _cells(row: dict[str, Any], rows: list[dict[str, Any]]) -> list[str]:

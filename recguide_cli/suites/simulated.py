@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 DEFAULTS = {
     "model": "nld-8b",
-    "methods": "ar,linear,overlap,adaptive,recguide",
-    "block_size": "16",
+    "methods": "ar,linear,adaptive,recguide",
+    "block_size": "8,16,32",
     "concurrency": "1,2,4,8,16,32,64,128",
     "max_tokens": 256,
 }
