@@ -29,7 +29,7 @@ $(READY): pyproject.toml setup.py constraints.txt
 demo: $(READY) ## Bench AR against LinearSS on the bundled model and real prompts
 	$(BIN)/recguide bench --model nld-tiny --data demo --methods ar,linear --block-size 16 \
 		--concurrency 1,8 --out runs/demo --overwrite
-	@echo "Saved in runs/demo"
+	@echo "Report: runs/demo/report.html"
 
 test: $(READY) ## Run the tests
 	$(BIN)/python -m pytest -m "not gpu and not slow"

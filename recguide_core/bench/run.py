@@ -14,6 +14,7 @@ from recguide_core.bench.config import BenchConfig, Cell
 from recguide_core.bench.jobs import make_jobs, prompts_hash, warmup_jobs
 from recguide_core.bench.load import Job, closed_loop
 from recguide_core.bench.lossless import classify
+from recguide_core.bench.report import write_report
 from recguide_core.bench.rows import RequestRow, cell_row
 from recguide_core.bench.store import RunFolder
 from recguide_core.datasets import Loaded, Prompt, select
@@ -97,6 +98,7 @@ def run_bench(
     record = {"schema": SCHEMA, "rows": bench.rows, "run": about}
     if bench.folder is not None:
         bench.folder.finish(record)
+        write_report(bench.folder.path, *bench.folder.contents())
     return record
 
 
@@ -197,12 +199,13 @@ def _measure(bench: _Bench, cell: Cell) -> dict[str, Any]:
     warm = load(bench.warmup, cell.concurrency, warmup=True)
     target.open_window()
     rows = load(jobs, cell.concurrency)
+    counted = target.window_record()
     # On a virtual clock the host's time is a parameter of the clock, not of this machine.
     host = target.host_share() if config.clock == "wall" else None
     if config.check:
         bench.watcher.checking(cell)
         _check(bench, jobs, rows)
-    row = cell_row(cell, rows, clock=target.clock, host_share=host)
+    row = {**cell_row(cell, rows, clock=target.clock, host_share=host), **counted}
     if bench.folder is not None:
         bench.folder.add_cell(cell.key, row, [*warm, *rows])
     return row

@@ -78,6 +78,11 @@ class RunFolder:
         """Cell key -> its row, for the cells that are done."""
         return {line.pop("cell"): line for line in read_rows(self.path / CELLS)}
 
+    def contents(self) -> tuple[dict[str, Any], list[dict[str, Any]], list[RequestRow]]:
+        """Settings, cell rows and request rows, as the report takes them."""
+        about, rows, cells = read_run(self.path)
+        return about, list(cells.values()), rows
+
     def finish(self, summary: dict[str, Any]) -> None:
         """Write the summary and the Parquet copy of the request rows."""
         import pyarrow as pa

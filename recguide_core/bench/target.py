@@ -11,6 +11,7 @@ import torch
 
 from recguide_core.bench.config import REFERENCE_BATCH, BenchConfig, Cell
 from recguide_core.bench.load import Job, TokenEvent
+from recguide_core.bench.observe import DraftQuality
 from recguide_core.engine.clock import Clock, WallClock
 from recguide_core.engine.engine import Engine
 from recguide_core.engine.methods import make_planner
@@ -18,6 +19,7 @@ from recguide_core.engine.planners import NEEDS_GUIDANCE
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.errors import DataError
 from recguide_core.inventory import cpu_name, short_gpu_name
+from recguide_core.metrics import ratio
 from recguide_core.model.registry import LoadedModel
 from recguide_core.records import Finish, Finished, IntArray, Request
 from recguide_core.simulator.prices import named_clock
@@ -81,6 +83,25 @@ class EngineTarget:
     def open_window(self) -> None:
         """Warm-up is over: what is kept of steps from here on belongs to the window."""
         self.engine.keep_steps(REPLAYED_STEPS)
+        self.drafts = DraftQuality()
+        self.engine.observers = [self.drafts]
+        self._before = replace(self.engine.counters)
+        self._opened = self.now()
+
+    def window_record(self) -> dict[str, Any]:
+        """What the engine counted since the window opened; times are of the run's clock."""
+        counters, before = self.engine.counters, self._before
+        steps = counters.steps - before.steps
+        tokens = counters.query_tokens - before.query_tokens
+        seconds = self.now() - self._opened
+        planned = counters.plan_seconds - before.plan_seconds
+        return {
+            "steps": steps,
+            "step_ms": None if not steps else 1e3 * seconds / steps,
+            "plan_ms": None if not steps else 1e3 * planned / steps,
+            "query_tokens_per_forward": ratio(tokens, steps),
+            "drafts": self.drafts.record(),
+        }
 
     def host_share(self) -> float | None:
         """Host's share of the kept steps; the engine must be idle."""

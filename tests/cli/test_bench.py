@@ -84,6 +84,16 @@ def test_the_run_is_saved_and_can_be_computed_again(recguide, tmp_path):
     again = cell_row(Cell("ar", None, 2), mine, clock="wall")
     assert again["tps"] == pytest.approx(record["rows"][0]["tps"])
     assert (tmp_path / "run" / "requests.parquet").is_file()
+    assert "<svg" in (tmp_path / "run" / "report.html").read_text()
+    assert (tmp_path / "run" / "figures" / "pareto.csv").is_file()
+    drafts = record["rows"][1]["drafts"]["margin"]
+    passed = sum(row.round_tokens - row.rounds for row in rows if row.cell == "linear/16@2")
+    warm_passed = sum(
+        row.round_tokens - row.rounds for row in rows if row.cell == "linear/16@2" and row.warmup
+    )
+    # Every accepted draft token is in the histogram, and those that a stop cut off as well.
+    assert sum(drafts["passed"]) >= passed - warm_passed
+    assert record["rows"][0]["steps"] > 0
     assert json.loads((tmp_path / "run" / "summary.json").read_text()) == record
 
 

@@ -1,0 +1,106 @@
+"""Figures over the load: speed, time of a step, latency (Figures 2b and 5)."""
+
+from __future__ import annotations
+
+from recguide_core.bench.report.figure import ByCell, CellRows, Figure, key_of, lines_of
+from recguide_core.bench.report.svg import Axes, Series, bar_chart, line_chart, short
+
+
+def pareto(cells: CellRows, _: ByCell) -> Figure | None:
+    lines = lines_of(cells)
+    if not lines:
+        return None
+    series = [
+        Series(
+            name,
+            [row["tps_per_request"] for row in rows],
+            [row["tps"] for row in rows],
+            [
+                f"C = {row['concurrency']}: {short(row['tps'])} tokens/s in all, "
+                f"{short(row['tps_per_request'])} a request"
+                for row in rows
+            ],
+        )
+        for name, rows in lines.items()
+    ]
+    header = ("method", "concurrency", "tokens_per_s_request", "tokens_per_s_all")
+    data = [
+        (name, row["concurrency"], row["tps_per_request"], row["tps"])
+        for name, rows in lines.items()
+        for row in rows
+    ]
+    title = "Throughput in all against speed of a request"
+    caption = "One point per load. Further up serves more, further right serves each one faster."
+    svg = line_chart(title, series, Axes("tokens/s of a request (mean)", "tokens/s in all"))
+    return Figure("pareto", title, caption, svg, header, data)
+
+
+def forward_time(cells: CellRows, _: ByCell) -> Figure | None:
+    lines = {
+        name: [row for row in rows if row.get("step_ms")] for name, rows in lines_of(cells).items()
+    }
+    lines = {name: rows for name, rows in lines.items() if rows}
+    if not lines:
+        return None
+    series = [
+        Series(name, [r["concurrency"] for r in rows], [r["step_ms"] for r in rows])
+        for name, rows in lines.items()
+    ]
+    data = [
+        (n, r["concurrency"], r["step_ms"], r["steps"]) for n, rows in lines.items() for r in rows
+    ]
+    title = "Time of a step by load"
+    caption = "Mean over the cell's steps on the run's clock, prompts included."
+    svg = line_chart(title, series, Axes("requests in flight, C", "ms", log_x=True))
+    header = ("method", "concurrency", "step_ms", "steps")
+    return Figure("step-time", title, caption, svg, header, data)
+
+
+def latency(cells: CellRows, _: ByCell) -> Figure | None:
+    lines = lines_of(cells)
+    if not lines:
+        return None
+    series = [
+        Series(
+            name,
+            [row["concurrency"] for row in rows],
+            [row["ttft_ms"] for row in rows],
+            [
+                f"C = {row['concurrency']}: TTFT {short(row['ttft_ms'])} ms, p99 "
+                f"{short(row['distributions']['ttft_ms']['p99'])} ms"
+                for row in rows
+            ],
+        )
+        for name, rows in lines.items()
+    ]
+    header = ("method", "concurrency", "ttft_p50_ms", "ttft_p99_ms", "tpot_p50_ms", "tpot_p99_ms")
+    data = [
+        (
+            name,
+            row["concurrency"],
+            *(row["distributions"][m][p] for m in ("ttft_ms", "tpot_ms") for p in ("p50", "p99")),
+        )
+        for name, rows in lines.items()
+        for row in rows
+    ]
+    title = "Time to the first token by load"
+    caption = "Median over requests; p99 on hover and in the data."
+    svg = line_chart(title, series, Axes("requests in flight, C", "ms", log_x=True))
+    return Figure("ttft", title, caption, svg, header, data)
+
+
+def breakdown(cells: CellRows, _: ByCell) -> Figure | None:
+    timed = [r for r in cells if r.get("step_ms") and r["host_share"] is not None]
+    if not timed:
+        return None
+    groups = [key_of(row) for row in timed]
+    host = [max(r["host_share"], 0.0) * r["step_ms"] for r in timed]
+    forward = [r["step_ms"] - h for r, h in zip(timed, host, strict=True)]
+    plan = [min(r["plan_ms"], h) for r, h in zip(timed, host, strict=True)]
+    rest = [h - p for h, p in zip(host, plan, strict=True)]
+    stacks = [("forward", forward), ("planning", plan), ("rest of the host", rest)]
+    data = [(g, *(s[i] for _, s in stacks)) for i, g in enumerate(groups)]
+    title = "Where the time of a step goes"
+    caption = "The forward is the floor: the same steps replayed on prebuilt tensors."
+    svg = bar_chart(title, groups, stacks, "ms a step")
+    return Figure("breakdown", title, caption, svg, ("cell", *(n for n, _ in stacks)), data)
