@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.recguide-ready
 EXTRAS := serve,plots,dev
 SGLANG_VENV := .venv-sglang
+QUICK := -m "not gpu and not slow"
 # One numerical thread: the bundled model is small, and threads that spin hurt on a shared machine.
 THREADS ?= 1
 export OMP_NUM_THREADS := $(THREADS)
@@ -31,11 +32,11 @@ demo: $(READY) ## Bench AR against LinearSS on the bundled model and real prompt
 		--concurrency 1,8 --out runs/demo --overwrite
 	@echo "Report: runs/demo/report.html"
 
-test: $(READY) ## Run the tests
-	$(BIN)/python -m pytest -m "not gpu and not slow"
+test: $(READY) ## Run the tests (kernels and SGLang have targets of their own)
+	$(BIN)/python -m pytest $(QUICK) --ignore tests/kernels --ignore tests/sglang
 
 test-slow: $(READY) ## Run the tests that take minutes
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m "slow and not gpu" --ignore tests/sglang
 
 check: $(READY) ## Formatting, lint and types
 	$(BIN)/ruff format --check .
@@ -47,14 +48,15 @@ format: $(READY) ## Rewrite the sources in the house's format
 	$(BIN)/ruff check --fix .
 
 test-kernels: $(READY) ## Kernels in the interpreter, compiled for sm_90 and sm_100, and the device script
-	TRITON_INTERPRET=1 $(BIN)/python -m pytest tests/kernels
-	$(BIN)/python scripts/device_check.py --tiny --out build/device_check.json
+	$(BIN)/python -m pytest $(QUICK) tests/kernels
+	mkdir -p build
+	$(BIN)/python scripts/device_check.py --tiny --budget 120 --out build/device_check.json
 
 test-sglang: ## The SGLang engine in its own environment
 	PYTHON="$(PYTHON)" VENV="$(SGLANG_VENV)" bash scripts/test_sglang.sh
 
 tables: $(READY) ## Remake the shipped tables
-	bash scripts/make_tables.sh
+	bash scripts/make_tables.sh $(RECGUIDE_DATA_DIR)
 
 docs: $(READY) ## Build the documentation site into site/
 	$(BIN)/pip install --quiet --constraint constraints.txt mkdocs-material
