@@ -5,6 +5,7 @@ The numbers are chosen so that every block of the menu is somebody's best and br
 
 import numpy as np
 
+from recguide_core.inventory import cpu_name
 from recguide_core.policy.branch_table import MARGIN_EDGES, BranchTable
 from recguide_core.policy.branches import BRANCHES
 from recguide_core.policy.value import ANY, NO_HISTORY, Stratum, ValueTable
@@ -69,7 +70,13 @@ def write_policy_files(folder, model_hash, delta=0.5):
     extra = {
         "value": {"folds": "2", "recipe": "test"},
         "branch": {},
-        "cost": {"dtype": "float32", "attention": "torch", "graph": "eager", "seed": "0"},
+        "cost": {
+            "device": f"cpu: {cpu_name()}",
+            "dtype": "float32",
+            "attention": "torch",
+            "graph": "eager",
+            "seed": "0",
+        },
     }
     columns = {
         "value": value_table().to_columns(),
@@ -84,7 +91,8 @@ def write_policy_files(folder, model_hash, delta=0.5):
     path = folder / f"{NAME}{SUFFIX['policy']}"
     settings = {
         "delta": delta, "corrections": 2, "continuation": True, "block": 8, "menu": list(MENU),
-        "entropy_positions": "all", "rho": {"1": 0.6, "8": 0.9}, "overlap": "priced",
+        "entropy_positions": "all", "rho": {"1": 0.6, "8": 0.9},
+        "overlap": {"1": {"8": [0.3, 1.5], "16": [0.3, 2.0]}},
     }  # fmt: skip
     about = {
         "model": "nld-tiny", "model_hash": model_hash, "device": "cpu", **hashes,
