@@ -29,6 +29,10 @@ class RecGuideError(Exception):
         self.cause = cause
         self.remedy = remedy
 
+    def __reduce__(self) -> tuple[type[RecGuideError], tuple[str, str]]:
+        """Survives the way back from a worker process."""
+        return type(self), (self.cause, self.remedy)
+
 
 class UsageError(RecGuideError):
     """A wrong argument, option, setting or request: exit code 2, HTTP 400."""
