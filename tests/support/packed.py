@@ -50,7 +50,8 @@ def run_rows(
     with torch.inference_mode():
         attention = TorchAttention(pool, layout, model.config.group)
         hidden = model.transformer.forward(batch, attention)
-        return step, model.transformer.head(hidden).clone()
+        logits = model.transformer.head(hidden)
+    return step, logits.clone()
 
 
 def commit_prompt(
