@@ -6,16 +6,8 @@ from collections.abc import Callable, Sequence
 
 from recguide_core.acceptance import figures, tau_bounds
 from recguide_core.bench.suites.paper_cells import PaperRuns, run_paper
-from recguide_core.bench.suites.paper_tables import (
-    beyond,
-    figure2,
-    figure5,
-    table2,
-    table3,
-    table4,
-    table5,
-    table6,
-)
+from recguide_core.bench.suites.paper_loads import beyond, figure5, table4, table6
+from recguide_core.bench.suites.paper_tables import figure2, table2, table3, table5
 from recguide_core.bench.suites.published import LOADS
 from recguide_core.bench.suites.report import Cell, Row, SuiteReport, SuiteTable
 from recguide_core.simulator.prices import priced

@@ -1,4 +1,4 @@
-"""Our Tables 2 to 6 and Figures 2 and 5 from simulated cells, beside the paper's."""
+"""Our Tables 2, 3 and 5 and Figure 2 from simulated cells: overlap at C = 1."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import numpy as np
 
 from recguide_core.acceptance.published import PUBLISHED
 from recguide_core.bench.suites import published as paper
-from recguide_core.bench.suites.paper_cells import BLOCKS, PaperRuns
+from recguide_core.bench.suites.paper_cells import PaperRuns
 from recguide_core.bench.suites.report import Cell, Row, SuiteTable
-from recguide_core.engine.planners import recipe_block
 from recguide_core.simulator.load import Timeline
 from recguide_core.simulator.run import CellResult, acceptance_of
 
@@ -89,29 +88,6 @@ def table3(runs: PaperRuns) -> SuiteTable:
     return SuiteTable(title, list(paper.CATEGORY_NAMES), rows, ".1f", text)
 
 
-def table4(runs: PaperRuns) -> SuiteTable:
-    """Block sizes that adaptive drafting chooses, percent of rounds."""
-    rows = []
-    for load in (c for c in paper.TABLE4_LOADS if c in runs.loads):
-        result = runs.get("adaptive", load, None, "bucketed")
-        for place, block in enumerate(BLOCKS):
-            ours = [100 * result.blocks.block_share(c, block) for c in range(3)]
-            ours.append(float(np.average(ours, weights=(3, 3, 2))))
-            cells = [
-                Cell(value, paper.table4(runs.model, load, c, place))
-                for c, value in enumerate(ours)
-            ]
-            rows.append(Row(f"C = {load}, B = {block}", cells))
-    text = (
-        "The drift from 32 to 8 with load is the paper's. Shares depend on rho, which the paper "
-        "does not print: ours is the fraction of Dinkelbach's value at which simulated throughput "
-        "is best, and where two blocks cost nearly the same many mixes are equally fast, so "
-        "single cells say little. Category differences rest on tau and full-block shares only."
-    )
-    title = f"Table 4, {runs.model}: chosen block sizes, % of rounds (bucketed)"
-    return SuiteTable(title, list(paper.CATEGORY_NAMES), rows, ".1f", text)
-
-
 def table5(runs: PaperRuns) -> SuiteTable:
     """Ablation of branches at C = 1, tokens a second."""
     theirs = paper.TABLE5[runs.model]
@@ -150,60 +126,6 @@ def table5(runs: PaperRuns) -> SuiteTable:
     return SuiteTable(title, ["tokens/s", "gain %"], rows, ".0f", text)
 
 
-def recipe_tps(runs: PaperRuns) -> float:
-    """Mean over C = 2..128 of the published recipe's block at each load."""
-    found = [runs.get("linear", c, recipe_block(c)).timeline.steady_tps for c in runs.loads]
-    return float(np.mean(found))
-
-
-def table6(runs: PaperRuns) -> SuiteTable:
-    """Ablation of adaptive drafting, mean tokens a second over C = 2..128."""
-    theirs, fixed = paper.TABLE6[runs.model], recipe_tps(runs)
-    best = float(np.mean([runs.best_fixed(c) for c in runs.loads]))
-    lines: list[tuple[str, float, float | None]] = [
-        ("Fixed block (recipe)", fixed, theirs["fixed"]),
-        ("+ s_t (padded)", runs.mean_tps("adaptive", None, "padded", "entropy only"),
-         theirs["entropy"]),
-        ("+ z_t (padded)", runs.mean_tps("adaptive", None, "padded"), theirs["outcome"]),
-        ("+ bucketing", runs.mean_tps("adaptive", None, "bucketed"), theirs["bucketed"]),
-        ("+ bucketing, 2 C requests", runs.mean_tps("adaptive", None, "bucketed", waiting=True),
-         None),
-        ("LinearSS 16, 2 C requests", runs.mean_tps("linear", 16, waiting=True), None),
-        ("ragged instead", runs.mean_tps("adaptive"), None),
-        ("best fixed block of each C", best, None),
-    ]  # fmt: skip
-    rows = [
-        Row(
-            name,
-            [
-                Cell(tps, published, fitted=name.startswith("Fixed")),
-                Cell(
-                    100 * (tps / fixed - 1),
-                    None if published is None else 100 * (published / theirs["fixed"] - 1),
-                    fitted=name.startswith("Fixed"),
-                ),
-                Cell(100 * (tps / best - 1)),
-            ],
-        )
-        for name, tps, published in lines
-    ]
-    gain = {name: 100 * (tps / fixed - 1) for name, tps, _ in lines}
-    paper_gain = 100 * (theirs["bucketed"] / theirs["fixed"] - 1)
-    text = (
-        f"The recipe is fitted through the host time per request. Bucketing brings "
-        f"{gain['+ bucketing']:+.0f} % here, {paper_gain:+.0f}"
-        f" % in the paper. T_n(B) is strongly sublinear in n, so cutting C requests into buckets "
-        f"costs more than smaller blocks save, unless full buckets are charged (the paper's "
-        f"accounting) or more requests wait than a batch holds "
-        f"({gain['+ bucketing, 2 C requests']:+.0f} % with 2 C). One ragged forward keeps the gain "
-        f"without buckets: {gain['ragged instead']:+.0f} % over the recipe, "
-        f"{100 * (runs.mean_tps('adaptive') / best - 1):+.1f} % over the best fixed block, which "
-        f"itself is {100 * (best / fixed - 1):+.1f} % over the recipe."
-    )
-    title = f"Table 6, {runs.model}: adaptive drafting, mean over C = 2..128"
-    return SuiteTable(title, ["tokens/s", "vs recipe %", "vs best fixed %"], rows, ".0f", text)
-
-
 def figure2(runs: PaperRuns) -> SuiteTable:
     """Shares of acceptance lengths at B = 32."""
     law = acceptance_of(runs.model)[0].overall
@@ -216,59 +138,3 @@ def figure2(runs: PaperRuns) -> SuiteTable:
     )
     title = f"Figure 2(a), {runs.model}: % of rounds by acceptance length, B = 32"
     return SuiteTable(title, ["A <= 8", "8 < A <= 16", "A > 16"], [Row("all", cells)], ".1f", text)
-
-
-def figure5(runs: PaperRuns) -> SuiteTable:
-    """Aggregate and per-request tokens a second by load."""
-    rows = []
-    for c in runs.loads:
-        results = [runs.get("linear", c, b) for b in BLOCKS]
-        results += [runs.get("adaptive", c, None, "bucketed"), runs.get("adaptive", c)]
-        cells = [Cell(r.timeline.steady_tps) for r in results]
-        cells += [Cell(r.timeline.user_tps) for r in results]
-        rows.append(Row(f"C = {c}", cells))
-    names = ("B = 8", "B = 16", "B = 32", "bucketed", "ragged")
-    most = max(runs.loads)
-    eight = runs.get("linear", most, 8).timeline.steady_tps
-    sixteen = runs.get("linear", most, 16).timeline.steady_tps
-    text = (
-        f"The paper prints this as a figure only. It says that B = 8 stays below B = 16 in "
-        f"aggregate at C = 128; here the ratio at C = {most} is {eight / sixteen:.2f}. Speed per "
-        f"request falls with load in every column, as in the paper."
-    )
-    columns = [*names, *(f"{n}, per request" for n in names)]
-    title = f"Figure 5, {runs.model}: tokens/s, aggregate and per request"
-    return SuiteTable(title, columns, rows, ".0f", text)
-
-
-def beyond(runs: PaperRuns) -> SuiteTable:
-    """What the paper does not try: one policy, larger blocks with overlap, AR as a choice."""
-    rows = []
-    for c in (1, *runs.loads):
-        best = runs.best_fixed(c)
-        full = runs.get("recguide", c)
-        cells = [
-            Cell(best),
-            Cell(full.timeline.steady_tps),
-            Cell(100 * (full.timeline.steady_tps / best - 1)),
-            Cell(100 * full.timeline.reuse),
-        ]
-        if c > 1:
-            without = runs.get("recguide", c, variant="no AR").timeline.steady_tps
-            cells.append(Cell(100 * (without / best - 1)))
-        else:
-            cells.append(Cell(None))
-        rows.append(Row(f"C = {c}", cells))
-    o16, o32 = (runs.get("overlap", 1, b).timeline.steady_tps for b in (16, 32))
-    l32 = runs.get("linear", 1, 32).timeline.steady_tps
-    gains = [row.cells[2].ours or 0.0 for row in rows[1:]]
-    text = (
-        f"At C = 1 a larger block alone ({l32:.0f} tokens/s at B = 32) takes much of what overlap "
-        f"gains at B = 16 ({o16:.0f}); both together reach {o32:.0f}, and recguide "
-        f"{rows[0].cells[1].ours:.0f} ({rows[0].cells[2].ours:+.0f} % over the best fixed block). "
-        f"Mean gain over the best fixed block, C = 2..128: {np.mean(gains):+.1f} %. The cost of "
-        f"fused and ragged forwards is modelled, never measured."
-    )
-    columns = ["best fixed", "recguide", "gain %", "h %", "gain % on 8/16/32"]
-    title = f"Beyond the paper, {runs.model}: one policy over the load range, tokens/s"
-    return SuiteTable(title, columns, rows, ".1f", text)
