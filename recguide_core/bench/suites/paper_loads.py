@@ -105,8 +105,8 @@ def table6(runs: PaperRuns) -> SuiteTable:
         f"Eq. 3, {gain['+ bucketing, full buckets charged']:+.0f} % on the same rounds) or more "
         f"requests wait than a batch holds ({gain['+ bucketing, 2 C requests']:+.0f} % with 2 C). "
         f"One ragged forward keeps the gain without buckets: {gain['ragged instead']:+.0f} % over "
-        f"the recipe, {100 * (runs.mean_tps('adaptive') / best - 1):+.1f} % over the best fixed block, which "
-        f"itself is {100 * (best / fixed - 1):+.1f} % over the recipe."
+        f"the recipe, {100 * (runs.mean_tps('adaptive') / best - 1):+.1f} % over the best fixed "
+        f"block, which itself is {100 * (best / fixed - 1):+.1f} % over the recipe."
     )
     title = f"Table 6, {runs.model}: adaptive drafting, mean over C = 2..128"
     return SuiteTable(title, ["tokens/s", "vs recipe %", "vs best fixed %"], rows, ".0f", text)
