@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from recguide_core.records import IntArray, StepShape
 
+Reals: TypeAlias = npt.NDArray[np.float64]
 Milliseconds: TypeAlias = npt.NDArray[np.float64]
 
 KINDS = ("prefill", "ar", "draft", "verify", "fused", "mixed")
@@ -109,12 +110,17 @@ def marginal_ms(model: CostModel, base: Shapes, tokens: npt.ArrayLike) -> Millis
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """ms over (requests, tokens per request), plus `per_kv` ms for each committed token read."""
+    """Timed shapes over (requests, tokens per request): mean ms, and mean KV tokens read.
 
-    requests: npt.NDArray[np.float64]
-    width: npt.NDArray[np.float64]
+    A KV token beyond those costs `per_kv[0] + per_kv[1] x width` ms: it is read once for a
+    request and met by each of its query tokens.
+    """
+
+    requests: Reals
+    width: Reals
     ms: Milliseconds
-    per_kv: float
+    kv: Reals
+    per_kv: tuple[float, float]
 
 
 class InterpolatedCost:
@@ -154,40 +160,47 @@ class InterpolatedCost:
         return out
 
 
-def _grid(
-    requests: npt.NDArray[np.float64],
-    tokens: npt.NDArray[np.float64],
-    kv: npt.NDArray[np.float64],
-    ms: Milliseconds,
-) -> _Grid:
-    per_kv = _kv_slope(np.stack([requests, tokens], 1), kv, ms)
-    flat = ms - per_kv * kv
+def _grid(requests: Reals, tokens: Reals, kv: Reals, ms: Milliseconds) -> _Grid:
     width = tokens / requests
     rows, columns = np.unique(requests), np.unique(width)
-    curves = []
+    curves, reads = [], []
     for w in columns:
         at = width == w
         n, where = np.unique(requests[at], return_inverse=True)
-        mean = np.bincount(where, flat[at]) / np.bincount(where)
-        curves.append(_extended(rows, n, mean))
-    return _Grid(rows, columns, np.stack(curves, axis=1), per_kv)
+        count = np.bincount(where)
+        curves.append(_extended(rows, n, np.bincount(where, ms[at]) / count))
+        reads.append(_extended(rows, n, np.bincount(where, kv[at]) / count))
+    slope = _kv_slope(np.stack([requests, tokens], 1), width, kv, ms)
+    return _Grid(rows, columns, np.stack(curves, 1), np.stack(reads, 1), slope)
 
 
-def _kv_slope(
-    shape: npt.NDArray[np.float64], kv: npt.NDArray[np.float64], ms: Milliseconds
-) -> float:
+_KV_SHARE = 0.8
+"""Of a timed forward, reading its KV is never more than this."""
+
+
+def _kv_slope(shape: Reals, width: Reals, kv: Reals, ms: Milliseconds) -> tuple[float, float]:
+    """ms per KV token, constant and per unit of width, both >= 0."""
     _, where = np.unique(shape, axis=0, return_inverse=True)
     where = where.ravel()
     count = np.bincount(where)
     dk = kv - (np.bincount(where, kv) / count)[where]
     dm = ms - (np.bincount(where, ms) / count)[where]
-    spread = float(dk @ dk)
-    return max(float(dk @ dm) / spread, 0.0) if spread > 0 else 0.0
+    terms = np.stack([dk, dk * width], axis=1)
+    best, least = np.zeros(2), float(dm @ dm)
+    for used in ([0, 1], [0], [1]):
+        weight = np.zeros(2)
+        weight[used] = np.linalg.lstsq(terms[:, used], dm, rcond=None)[0]
+        error = float(np.square(dm - terms @ weight).sum())
+        if (weight >= 0).all() and error < least:
+            best, least = weight, error
+    read = kv * (best[0] + best[1] * width)
+    most = float((read / ms).max(initial=0.0))
+    if most > _KV_SHARE:
+        best = best * (_KV_SHARE / most)
+    return float(best[0]), float(best[1])
 
 
-def _extended(
-    x: npt.NDArray[np.float64], xp: npt.NDArray[np.float64], fp: Milliseconds
-) -> Milliseconds:
+def _extended(x: Reals, xp: Reals, fp: Reals) -> Reals:
     """`np.interp` that continues the last segment to the right instead of the last value."""
     y = np.interp(x, xp, fp)
     if len(xp) > 1:
@@ -196,23 +209,22 @@ def _extended(
     return y
 
 
-def _read(
-    grid: _Grid,
-    n: npt.NDArray[np.float64],
-    width: npt.NDArray[np.float64],
-    kv: IntArray,
-) -> Milliseconds:
+def _read(grid: _Grid, n: Reals, width: Reals, kv: IntArray) -> Milliseconds:
     i, u = _position(grid.requests, n)
     j, v = _position(grid.width, width)
     i1, j1 = np.minimum(i + 1, len(grid.requests) - 1), np.minimum(j + 1, len(grid.width) - 1)
-    low = grid.ms[i, j] + u * (grid.ms[i1, j] - grid.ms[i, j])
-    high = grid.ms[i, j1] + u * (grid.ms[i1, j1] - grid.ms[i, j1])
-    return np.maximum(low + v * (high - low) + grid.per_kv * kv, 0.0)
+
+    def between(node: Reals) -> Reals:
+        low = node[i, j] + u * (node[i1, j] - node[i, j])
+        high = node[i, j1] + u * (node[i1, j1] - node[i, j1])
+        return np.asarray(low + v * (high - low))
+
+    constant, per_width = grid.per_kv
+    more = kv - between(grid.kv)
+    return np.maximum(between(grid.ms) + (constant + per_width * width) * more, 0.0)
 
 
-def _position(
-    knots: npt.NDArray[np.float64], x: npt.NDArray[np.float64]
-) -> tuple[IntArray, npt.NDArray[np.float64]]:
+def _position(knots: Reals, x: Reals) -> tuple[IntArray, Reals]:
     """Segment index and the fraction within it; the fraction passes 1 beyond the last knot."""
     if len(knots) == 1:
         return np.zeros(len(x), np.int64), np.zeros(len(x))
