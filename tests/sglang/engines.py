@@ -73,6 +73,14 @@ def run_sglang(folder, waves, settings=None, engine=None, model=None, environmen
     return record
 
 
+def plain_tokenizer(folder):
+    """Special tokens as plain strings: transformers takes the bare dict form for a mistake."""
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>",
+                "eos_token": "<|im_end|>"}  # fmt: skip
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    return folder
+
+
 def greedy(key, ids, tokens, **params):
     """A greedy request for `run_sglang`."""
     body = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True, **params}

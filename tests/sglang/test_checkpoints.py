@@ -12,7 +12,7 @@ pytest.importorskip("sglang", reason="needs the SGLang environment: make test-sg
 
 import numpy as np
 from checkpoints import published_config, write_checkpoint
-from engines import Embedded, greedy, run_sglang
+from engines import Embedded, greedy, plain_tokenizer, run_sglang
 
 from recguide_core.sglang_plugin.settings import PluginSettings
 
@@ -32,6 +32,7 @@ def run(request, tmp_path_factory):
     size = request.param
     folder = tmp_path_factory.mktemp(size)
     checkpoint = write_checkpoint(folder / "model", config_of(size), **SHAPES[size])
+    plain_tokenizer(checkpoint)
     rng = np.random.default_rng(5)
     requests = [greedy(f"{size}-{n}", rng.integers(130, 380, n), TOKENS) for n in (30, 90)]
     trace = folder / "trace.jsonl"

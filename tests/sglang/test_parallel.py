@@ -5,13 +5,13 @@ import pytest
 pytest.importorskip("sglang", reason="needs the SGLang environment: make test-sglang")
 
 from checkpoints import published_config, write_checkpoint
-from engines import Embedded, greedy, run_sglang
+from engines import Embedded, greedy, plain_tokenizer, run_sglang
 
 from recguide_core.sglang_plugin.settings import PluginSettings
 
 
 def test_two_ranks_give_the_tokens_of_one(tmp_path):
-    checkpoint = write_checkpoint(tmp_path / "model", published_config("8b"))
+    checkpoint = plain_tokenizer(write_checkpoint(tmp_path / "model", published_config("8b")))
     requests = [greedy(f"r{n}", range(130, 130 + n), 40) for n in (12, 31)]
     record = run_sglang(
         tmp_path,
