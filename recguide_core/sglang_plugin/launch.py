@@ -216,6 +216,9 @@ def _arguments(config: ServerConfig, folder: Path, cpu: bool) -> list[str]:
         "--dp-size": config.dp if config.dp > 1 else 0,
         "--api-key": config.api_key,
     }
+    if config.drafter is None and not cpu:
+        # Those are SGLang's graphs of one width; the plugin captures its own.
+        argv.append("--disable-cuda-graph")
     for flag, value in chosen.items():
         if value:
             argv += [flag, str(value)]

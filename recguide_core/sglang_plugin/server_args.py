@@ -34,6 +34,12 @@ def check_server(server_args: Any) -> None:
                 f"RecGuide inside SGLang does not work with {title} ({name}={value}).",
                 f"Leave --{name.replace('_', '-')} at its default.",
             )
+    if getattr(server_args, "device", "") == "cuda" and not server_args.disable_cuda_graph:
+        # Resolved before an algorithm is asked, so it cannot be set from here.
+        raise UsageError(
+            "SGLang's own CUDA graphs hold steps of one width; RecGuide captures its own.",
+            "Start the server with --disable-cuda-graph, or through `recguide serve`.",
+        )
 
 
 def reserve_tokens(settings: PluginSettings, width: int) -> int:
@@ -55,5 +61,3 @@ def settle_server(server_args: Any, settings: PluginSettings) -> None:
     server_args.speculative_eagle_topk = 1
     widest = 4 * MAX_BLOCK
     server_args.speculative_num_draft_tokens = reserve_tokens(settings, widest)
-    # SGLang's graphs know one width and no rows; ours are captured by the worker.
-    server_args.disable_cuda_graph = True

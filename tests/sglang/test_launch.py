@@ -56,6 +56,7 @@ def test_the_command_for_a_gpu(tmp_path, monkeypatch):
         "-m sglang.launch_server",
         f"--model-path {bundled_folder()}",
         "--speculative-algorithm RECGUIDE",
+        "--disable-cuda-graph",
         "--enable-metrics",
         "--tp-size 4 --dp-size 2",
         "--context-length 4096",
@@ -86,7 +87,7 @@ def test_a_drafter_goes_through_sglangs_own_dflash(tmp_path):
     )
     line = " ".join(made.argv)
     assert "--speculative-algorithm DFLASH --speculative-draft-model-path some/drafter" in line
-    assert "RECGUIDE" not in line
+    assert "RECGUIDE" not in line and "--disable-cuda-graph" not in line
 
 
 @pytest.mark.parametrize("flag", ["--model-path", "--speculative-algorithm=EAGLE", "--port"])

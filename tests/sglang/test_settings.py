@@ -103,11 +103,18 @@ def test_server_arguments_that_rows_cannot_serve_are_refused(name, allowed, titl
         check_server(SimpleNamespace(**{name: other}))
 
 
+def test_sglangs_own_graphs_must_be_off_on_cuda():
+    check_server(SimpleNamespace(device="cuda", disable_cuda_graph=True))
+    check_server(SimpleNamespace(device="cpu", disable_cuda_graph=False))
+    with pytest.raises(UsageError, match="--disable-cuda-graph"):
+        check_server(SimpleNamespace(device="cuda", disable_cuda_graph=False))
+
+
 def test_a_flat_server_reserves_one_block_and_runs_synchronously():
     args = SimpleNamespace()
     settle_server(args, PluginSettings(method="recguide"))
     assert args.speculative_num_draft_tokens == MAX_BLOCK
-    assert args.disable_overlap_schedule and args.disable_cuda_graph
+    assert args.disable_overlap_schedule
     settle_server(args, PluginSettings(method="overlap", layout="uniform"))
     assert args.speculative_num_draft_tokens == 4 * MAX_BLOCK
 
