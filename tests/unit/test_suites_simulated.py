@@ -20,7 +20,7 @@ def test_cells_and_tables_show_deviations():
     table = SuiteTable("T", ["a", "b", "c", "d"], [Row("r", cells)], ".1f", "why")
     assert table.deviations() == [pytest.approx(0.1)]
     assert table.worst() == table.median() == pytest.approx(0.1)
-    line = "| r | 11.0 / 10.0 (+10%) | 5.0 / 10.0 (fitted) | 3.0 | - |"
+    line = "| r | 11.0 / 10.0 (+10%) | 5.0 / 10.0 (fitted -50%) | 3.0 | - |"
     assert line in table.markdown() and "why" in table.markdown()
     assert table.as_record()["rows"][0]["cells"][0]["deviation"] == pytest.approx(0.1)
 

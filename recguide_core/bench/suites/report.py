@@ -28,14 +28,14 @@ class Cell:
         return self.ours / self.published - 1.0
 
     def text(self, form: str) -> str:
-        """`ours / published (deviation)`; `=` marks a fitted cell."""
+        """`ours / published (deviation)`, with a word where ours was fitted to it."""
         if self.ours is None:
             return "-"
         out = format(self.ours, form)
         if self.published is None:
             return out
-        mark = "fitted" if self.fitted else f"{self.deviation or 0.0:+.0%}"
-        return f"{out} / {format(self.published, form)} ({mark})"
+        mark = "fitted " if self.fitted else ""
+        return f"{out} / {format(self.published, form)} ({mark}{self.deviation or 0.0:+.0%})"
 
 
 @dataclass(frozen=True, slots=True)
