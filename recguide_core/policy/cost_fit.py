@@ -7,7 +7,8 @@ L launches and the work that every forward repeats; W weight bytes; F FLOPs a to
 tokens; n requests; max_p the p-norm, which is the utilisation curve between the two roofs; the
 c term is the longest context of the batch: with unequal contexts the attention kernel waits for
 it, and a handful of requests nearly always holds a long one. What the law leaves over is kept as
-a Gaussian-process correction in log time over (log q, log n). Knows shapes and milliseconds, no files.
+a Gaussian-process correction in log time over (log q, log n). Knows shapes and milliseconds, no
+files.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ def table2(runs: PaperRuns) -> SuiteTable:
         f"({paper.AR_TPS[runs.model]:.0f} tokens/s). Our modelled AR reaches {ar:.0f}: its forward "
         f"is extrapolated from LinearSpec graphs and carries the fitted host time, which an AR "
         f"loop with overlapped scheduling hides; so does the paper's DFlash, whose round of "
-        f"{1e3 * paper.TAU[runs.model]['dflash'][3] / _dflash_tps(runs):.1f} ms leaves little room for "
-        f"host time beside our verify forward. Its drafter is modelled (5 layers); TiDAR's "
+        f"{1e3 * paper.TAU[runs.model]['dflash'][3] / _dflash_tps(runs):.1f} ms leaves little "
+        f"room for it beside our verify forward. Its drafter is modelled (5 layers); TiDAR's "
         f"{16 * 17} query tokens a round lie outside the profile."
     )
     return SuiteTable(f"Table 2, {runs.model}: tau and speed-up, C = 1", columns, rows, text=text)
