@@ -16,14 +16,17 @@ class CudaCapture:
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
 
-    def __call__(self, forward: Run) -> Run:
-        # Triton compiles and cuBLAS allocates on first use, which a capture must not see.
+    def warm(self, forward: Run) -> None:
+        """Run on a side stream: Triton compiles and cuBLAS allocates on first use."""
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             forward()
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
+
+    def capture(self, forward: Run) -> Run:
+        """Record without running."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             forward()

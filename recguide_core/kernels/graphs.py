@@ -7,11 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from recguide_core.kernels import launch
 
 Run = Callable[[], None]
-Capture = Callable[[Run], Run]
+FIRST = "first of its shape"
+"""Reason of the one eager forward before a capture."""
+
+
+class Capture(Protocol):
+    """Makes graphs. The forward of a round moves state, so who runs it how often matters."""
+
+    def warm(self, forward: Run) -> None:
+        """Run `forward` once, so that whatever it sets up on first use is set up."""
+
+    def capture(self, forward: Run) -> Run:
+        """Record `forward` without running it; the result replays it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +61,7 @@ class GraphCache:
     """Runs a forward by replaying its graph, or eagerly when there can be none.
 
     Args:
-        capture: turns a callable into its replay; None means that the device has no graphs.
+        capture: makes graphs; None means that the device has no graphs.
         reason: why `capture` is None.
         cap_bytes: memory of all graphs together.
         memory: bytes in use on the device now.
@@ -71,13 +83,15 @@ class GraphCache:
         self.report = GraphReport()
 
     def run(self, key: GraphKey, forward: Run) -> None:
-        """Run `forward`, which must read and write the same buffers on every call for `key`."""
-        replay = self._replay.get(key) or self._try_capture(key, forward)
+        """Run `forward` once; it must use the same buffers on every call for `key`."""
+        replay = self._replay.get(key)
         if replay is not None:
             self.report.replays += 1
             replay()
-        else:
+        elif key in self._refused or self._refuses(key):
             self.run_eager(forward, self._refused[key])
+        else:
+            self._first(key, forward)
 
     def run_eager(self, forward: Run, reason: str) -> None:
         """Run without a graph and count why."""
@@ -85,22 +99,24 @@ class GraphCache:
         self.report.reasons[reason] = self.report.reasons.get(reason, 0) + 1
         forward()
 
-    def _try_capture(self, key: GraphKey, forward: Run) -> Run | None:
-        if key in self._refused:
-            return None
+    def _refuses(self, key: GraphKey) -> bool:
+        """Whether `key` gets no graph; notes the reason."""
         if self._capture is None:
             self._refused[key] = self._reason
-            return None
-        if self.report.bytes >= self._cap:
+        elif self.report.bytes >= self._cap:
             self._refused[key] = f"graphs hold their cap of {self._cap >> 20} MiB"
-            return None
+        return key in self._refused
+
+    def _first(self, key: GraphKey, forward: Run) -> None:
+        """The first forward of a key runs eagerly, and is then recorded for the others."""
+        assert self._capture is not None
         before = self._memory()
+        warm = self._capture.warm
+        self.run_eager(lambda: warm(forward), FIRST)
         try:
-            replay = self._capture(forward)
+            self._replay[key] = self._capture.capture(forward)
         except RuntimeError as error:
             self._refused[key] = f"capture failed: {str(error).splitlines()[0]}"
-            return None
+            return
         self.report.bytes += max(0, self._memory() - before)
         self.report.captured.append(key)
-        self._replay[key] = replay
-        return replay

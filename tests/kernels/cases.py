@@ -155,3 +155,16 @@ def requests_strategy(longest: int = 70) -> st.SearchStrategy:
 def relative_error(got: torch.Tensor, want: torch.Tensor) -> float:
     """Frobenius norm of the difference over that of the truth; NaN poisons it."""
     return float((got.double() - want).norm() / want.norm())
+
+
+class FakeCapture:
+    """Graphs without a device: runs what it warms, records by keeping the callable."""
+
+    def __init__(self, replay_of=lambda forward: forward) -> None:
+        self.replay_of = replay_of
+
+    def warm(self, forward) -> None:
+        forward()
+
+    def capture(self, forward):
+        return self.replay_of(forward)

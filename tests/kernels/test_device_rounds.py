@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from cases import FakeCapture
 
 from recguide_core.kernels.choose_torch import RoundRule
 from recguide_core.kernels.device_forward import DeviceForward, Pools, geometry_of
@@ -48,7 +49,8 @@ def rounds_for(model, settings: RoundSettings) -> tuple[DeviceRounds, list[list[
     state = prefill(forward, head, buffers, pools, prompts, order.tolist(),
                     max_tokens=BUDGET, context=CONTEXT)  # fmt: skip
     table = PageTable(buffers.table.pages, buffers.table.page_ptr, PAGE)
-    graphs = GraphCache(None, 0, lambda: 0, "no device")
+    # A captured round is recorded without running: state must move once a step, not twice.
+    graphs = GraphCache(FakeCapture(), 1 << 30, lambda: 0)
     seeds = [[int(s)] for s in state.seed]
     make = lambda tokens, requests: TorchRoundOps(geometry)  # noqa: E731
     return DeviceRounds(transformer, make, pools, table, state, settings, graphs), seeds

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from cases import FakeCapture
 
 from recguide_core.engine.backend import execution_for, target_of
 from recguide_core.engine.engine import Engine
@@ -15,7 +16,7 @@ from recguide_core.engine.planners import ArPlanner, LinearPlanner
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.errors import CapacityError
 from recguide_core.kernels.device_forward import geometry_of
-from recguide_core.kernels.graphs import GraphCache
+from recguide_core.kernels.graphs import FIRST, GraphCache
 from recguide_core.kernels.ops import TorchRoundOps
 from recguide_core.model.lora import DraftAdapter
 from recguide_core.model.registry import load_model
@@ -62,11 +63,11 @@ def finish(engine: Engine, model, **options) -> dict[str, list[int]]:
 def test_same_tokens_as_the_torch_runner(model, planner) -> None:
     want = finish(engine_for(model, planner()), model)
     engine = engine_for(model, planner())
-    runner = engine.executor = fused(engine, capture=lambda forward: forward)
+    runner = engine.executor = fused(engine, capture=FakeCapture())
     assert finish(engine, model) == want
     report = runner.graphs.report
     assert report.replays > report.eager
-    assert set(report.reasons) == {"prompt chunk"}
+    assert set(report.reasons) == {"prompt chunk", FIRST}
     engine.pool.check_integrity()
 
 
@@ -81,12 +82,12 @@ def test_what_the_kernels_do_not_serve_runs_eagerly(model) -> None:
 
 def test_self_test_passes_and_fails_for_cause(model) -> None:
     engine = engine_for(model, ArPlanner())
-    assert fused(engine, capture=lambda forward: forward).self_test() == []
+    assert fused(engine, capture=FakeCapture()).self_test() == []
 
-    frozen = fused(engine, capture=lambda forward: lambda: None)
+    frozen = fused(engine, capture=FakeCapture(lambda forward: lambda: None))
     assert "a replay ignores its inputs" in frozen.self_test()
 
-    deaf = fused(engine, capture=lambda forward: forward)
+    deaf = fused(engine, capture=FakeCapture())
     deaf._adapter = False
     assert deaf.self_test() == ["the draft adapter does not change a replayed draft"]
 
@@ -104,7 +105,7 @@ def test_self_test_sees_a_wrong_replay(model) -> None:
 
         return replay
 
-    runner.graphs._capture = capture
+    runner.graphs._capture = FakeCapture(capture)
     assert "a replayed forward differs from the eager one" in runner.self_test()
 
 

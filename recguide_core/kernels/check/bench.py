@@ -108,4 +108,8 @@ class Bench:
 
     def captured(self, run: Callable[[], None]) -> Callable[[], None]:
         """`run` as a replayed graph, or itself in the dry run."""
-        return run if self.tiny else cuda.CudaCapture()(run)
+        if self.tiny:
+            return run
+        maker = cuda.CudaCapture()
+        maker.warm(run)
+        return maker.capture(run)
