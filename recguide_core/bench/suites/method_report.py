@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,11 +64,16 @@ def method_report(record: dict[str, Any]) -> SuiteReport:
     return SuiteReport("method", tables, about)
 
 
+def _known(value: float) -> float | None:
+    """None instead of NaN: nothing was seen that could be counted."""
+    return None if math.isnan(value) else value
+
+
 def _transitions(table: dict[str, Any]) -> SuiteTable:
     rows = [
         Row(
             f"{name} ({table['share'][i]:.0f} % of rounds)",
-            [Cell(table["percent"][i][j], 100 * float(TABLE1[i, j])) for j in range(3)],
+            [Cell(_known(table["percent"][i][j]), 100 * float(TABLE1[i, j])) for j in range(3)],
         )
         for i, name in enumerate(_INTERVALS)
     ]
@@ -140,7 +146,10 @@ def _shares(rows: list[dict[str, Any]]) -> SuiteTable:
     for row in rows:
         load = row["concurrency"]
         for j, block in enumerate((8, 16, 32)):
-            cells = [Cell(row["share"][k][j], _paper_share(load, place[k], j)) for k, _ in present]
+            cells = [
+                Cell(_known(row["share"][k][j]), _paper_share(load, place[k], j))
+                for k, _ in present
+            ]
             out.append(Row(f"C = {load}, B = {block}", cells))
     columns = [label for _, label in present]
     return SuiteTable(
