@@ -118,6 +118,19 @@ def integers(text: str, option: str) -> list[int]:
     return values
 
 
+def decimals(text: str, option: str) -> list[float]:
+    """A comma list of numbers, as in `0.5,2`; raises UsageError that names the option."""
+    from recguide_core.errors import UsageError
+
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(
+            f"{option} is '{text}', which is not a comma list of numbers.",
+            f"Write it like: {option} 0.5,2",
+        ) from None
+
+
 def names(text: str, option: str) -> list[str]:
     """A comma list of names without empty parts; raises UsageError that names the option."""
     from recguide_core.errors import UsageError

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from recguide_cli import console
 from recguide_core import metrics
 from recguide_core.bench.config import BenchConfig, Cell
-from recguide_core.bench.rows import RequestRow
+from recguide_core.bench.rows import RequestRow, cell_of
 from recguide_core.bench.run import Watcher
 from recguide_core.datasets import Loaded
 
@@ -102,7 +102,7 @@ class BenchView:
     def show(self, record: dict[str, Any], folder: Path) -> None:
         """The table of all cells, then what deserves a word."""
         rows = record["rows"]
-        baseline = {r["concurrency"]: r["tps"] for r in rows if r["method"] == "ar"}
+        baseline = {_load(r): r["tps"] for r in rows if r["method"] == "ar"}
         about = record["run"]
         console.table(
             f"{self._config.model} on {', '.join(self._config.data)}, clock: {rows[0]['clock']}",
@@ -114,14 +114,14 @@ class BenchView:
         console.note(f"Saved in {folder}")
 
 
-def _cells(row: dict[str, Any], baseline: dict[int, float | None]) -> list[str]:
-    plain = baseline.get(row["concurrency"])
+def _cells(row: dict[str, Any], baseline: dict[str, float | None]) -> list[str]:
+    plain = baseline.get(_load(row))
     gain = row["tps"] / plain if plain and row["tps"] else None
     host = row["host_share"]
     return [
         row["method"],
         "–" if row["block_size"] is None else str(row["block_size"]),
-        str(row["concurrency"]),
+        _load(row),
         console.number(row["tps"], 1),
         console.number(row["tps_per_request"], 1),
         console.number(gain),
@@ -135,10 +135,21 @@ def _cells(row: dict[str, Any], baseline: dict[int, float | None]) -> list[str]:
     ]
 
 
+def _load(row: dict[str, Any]) -> str:
+    load = row["ramp"] or str(row["concurrency"])
+    return load if row["rate"] is None else f"{load}, {row['rate']:g}/s"
+
+
 def _remarks(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> list[str]:
     remarks = [
         "tok/s: output of the whole run, and the mean of single requests; tau: tokens per two "
         "forwards; TPF: per decode forward; A: accepted length; text: against plain AR."
+    ]
+    remarks += [
+        f"{cell_of(row).key}: {row['goodput']:.2f} requests/s within the limits, of "
+        f"{row['requests_per_s']:.2f}."
+        for row in rows
+        if row["goodput"] is not None
     ]
     failed = sum(row["failed"] for row in rows)
     if failed:
@@ -159,10 +170,10 @@ def _remarks(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> list[str]
 
 
 def _losing(rows: Sequence[dict[str, Any]]) -> list[str]:
-    plain = {r["concurrency"]: r["tps"] for r in rows if r["method"] == "ar" and r["tps"]}
+    plain = {_load(r): r["tps"] for r in rows if r["method"] == "ar" and r["tps"]}
     losing = []
     for row in rows:
-        best = plain.get(row["concurrency"])
+        best = plain.get(_load(row))
         if best and row["tps"] and row["method"] != "ar" and row["tps"] < best:
-            losing.append(Cell(row["method"], row["block_size"], row["concurrency"]).key)
+            losing.append(cell_of(row).key)
     return losing

@@ -22,6 +22,19 @@ DEFAULTS = {
 """What a simulation takes where a measured run takes something else."""
 
 
+def _single(options: dict[str, Any], name: str) -> float | None:
+    """One number from an option that takes several outside of simulation."""
+    from recguide_core.errors import UsageError
+
+    text = options[name]
+    if text is None:
+        return None
+    values = console.decimals(text, f"--{name}")
+    if len(values) != 1:
+        raise UsageError(f"--{name} is '{text}'.", "A simulation takes one number there.")
+    return values[0]
+
+
 def given(options: dict[str, Any], name: str) -> bool:
     """Whether the option was typed or came from the environment."""
     return bool(options["origins"].get(name, "default") != "default")
@@ -48,8 +61,8 @@ def settings_of(options: dict[str, Any]) -> SimSettings:
         seed=options["seed"],
         batching=options["batching"],
         waiting=options["waiting"],
-        rate=options["rate"],
-        ramp=options["ramp"],
+        rate=_single(options, "rate"),
+        ramp=_single(options, "ramp"),
         host=host_of(options["host"]),
         traces=None if options["traces"] is None else str(options["traces"]),
     )

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from recguide_core.bench.arrivals import check_rates, parse_ramp
 from recguide_core.datasets.benchmarks import check_template
 from recguide_core.engine.planners import NEEDS_GUIDANCE, TAKES_BLOCK, check_method
 from recguide_core.engine.settings import BATCHING
@@ -26,12 +27,16 @@ class Cell:
     method: str
     block_size: int | None
     concurrency: int
+    rate: float | None = None
+    ramp: str | None = None
 
     @property
     def key(self) -> str:
-        """Names the cell within its run, e.g. `linear/16@8`."""
+        """Names the cell within its run, e.g. `linear/16@8`, `ar@8,2/s`, `ar@1:8:1`."""
         block = "" if self.block_size is None else f"/{self.block_size}"
-        return f"{self.method}{block}@{self.concurrency}"
+        load = self.ramp or str(self.concurrency)
+        rate = "" if self.rate is None else f",{self.rate:g}/s"
+        return f"{self.method}{block}@{load}{rate}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,10 @@ class BenchConfig:
         max_tokens: output limit of a request, unless its data row asks for another length.
         template: `plain`, `instruct` or `raw` (see datasets.benchmarks).
         kv_tokens: size of the KV pool in tokens, or None for what the load needs.
+        rates: requests per second, one load each, instead of a closed loop; `concurrency` then
+            limits how many run at once. `arrivals`: poisson or constant.
+        ramp: levels of concurrency that one load passes through (arrivals.parse_ramp).
+        ttft_limit_ms, tpot_limit_ms: what a request has to meet to count in goodput.
         warmup: requests before the window, with prompts of their own.
         clock: `wall`, or a virtual clock such as `b200/nld-8b` that time is charged from.
         batching: how a step holds blocks of several sizes (engine.settings).
@@ -57,6 +66,11 @@ class BenchConfig:
     methods: tuple[str, ...] = ("ar", "linear")
     block_sizes: tuple[int, ...] = (16,)
     concurrency: tuple[int, ...] = (1, 8)
+    rates: tuple[float, ...] = ()
+    arrivals: str = "poisson"
+    ramp: str | None = None
+    ttft_limit_ms: float | None = None
+    tpot_limit_ms: float | None = None
     requests: int | None = None
     max_tokens: int = 128
     seed: int = 0
@@ -77,6 +91,20 @@ class BenchConfig:
     held_out: bool = False
 
     def __post_init__(self) -> None:
+        self._check_names()
+        self._check_load()
+        for option, least, value in (
+            ("--max-tokens", 1, self.max_tokens),
+            ("--prefill-chunk", 1, self.prefill_chunk),
+            ("--requests", 1, self.requests),
+            ("--kv-tokens", 1, self.kv_tokens),
+            ("--warmup", 0, self.warmup),
+            ("--seed", 0, self.seed),
+            ("--threads", 0, self.threads),
+        ):
+            _at_least(least, option, value)
+
+    def _check_names(self) -> None:
         for name in self.methods:
             check_method(name)
         check_template(self.template)
@@ -84,27 +112,28 @@ class BenchConfig:
             raise UsageError(f"No batching '{self.batching}'.", nearest(self.batching, BATCHING))
         _unique("--methods", self.methods)
         _unique("--block-size", self.block_sizes)
-        _unique("--concurrency", self.concurrency)
         for block in self.block_sizes:
             if not 1 <= block <= MAX_BLOCK:
                 raise UsageError(
                     f"--block-size {block} is outside 1..{MAX_BLOCK}.",
                     f"Published models are trained with blocks of up to {MAX_BLOCK} tokens.",
                 )
+
+    def _check_load(self) -> None:
+        _unique("--concurrency", self.concurrency)
         for load in self.concurrency:
-            _at_least_one("--concurrency", load)
-        _at_least_one("--max-tokens", self.max_tokens)
-        _at_least_one("--prefill-chunk", self.prefill_chunk)
-        for option, value in (("--requests", self.requests), ("--kv-tokens", self.kv_tokens)):
-            if value is not None:
-                _at_least_one(option, value)
-        for option, value in (
-            ("--warmup", self.warmup),
-            ("--seed", self.seed),
-            ("--threads", self.threads),
+            _at_least(1, "--concurrency", load)
+        check_rates(self.rates, self.arrivals)
+        if self.ramp is not None:
+            parse_ramp(self.ramp)
+            if self.rates:
+                raise UsageError("--ramp and --rate are given.", "Choose one kind of load.")
+        for option, limit in (
+            ("--slo-ttft", self.ttft_limit_ms),
+            ("--slo-tpot", self.tpot_limit_ms),
         ):
-            if value < 0:
-                raise UsageError(f"{option} is {value}.", f"{option} must be at least 0.")
+            if limit is not None and not limit > 0:
+                raise UsageError(f"{option} is {limit:g}.", "Give milliseconds above 0.")
 
     @property
     def guided(self) -> bool:
@@ -114,11 +143,15 @@ class BenchConfig:
     def cells(self) -> list[Cell]:
         """Every cell, load by load, methods in the order asked."""
         return [
-            Cell(method, block, load)
-            for load in self.concurrency
+            Cell(method, block, load, rate, self.ramp)
+            for load in self._loads()
+            for rate in self.rates or (None,)
             for method in self.methods
             for block in (self.block_sizes if method in TAKES_BLOCK else (None,))
         ]
+
+    def _loads(self) -> tuple[int, ...]:
+        return self.concurrency if self.ramp is None else (parse_ramp(self.ramp).peak,)
 
     def requests_for(self, cell: Cell) -> int:
         """Measured requests of a cell."""
@@ -131,9 +164,9 @@ class BenchConfig:
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
 
-def _at_least_one(option: str, value: int) -> None:
-    if value < 1:
-        raise UsageError(f"{option} is {value}.", f"{option} must be at least 1.")
+def _at_least(least: int, option: str, value: int | None) -> None:
+    if value is not None and value < least:
+        raise UsageError(f"{option} is {value}.", f"{option} must be at least {least}.")
 
 
 def _unique(option: str, values: Sequence[str] | Sequence[int]) -> None:

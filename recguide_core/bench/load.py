@@ -48,6 +48,9 @@ class Target(Protocol):
     def now(self) -> float:
         """Seconds on the target's clock."""
 
+    def wait_until(self, moment: float) -> None:
+        """Let time pass: nothing is in flight before `moment`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -61,41 +64,93 @@ class Job:
 RowSink = Callable[[RequestRow], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """What all requests of a load have in common.
+
+    Attributes:
+        cell: key of the cell; `sink` gets each row as its request finishes.
+        warmup: the rows are marked and belong to no metric.
+    """
+
+    cell: str
+    sink: RowSink
+    warmup: bool = False
+    ignore_eos: bool = False
+
+
+class _Flight:
+    """The requests on their way, and the rows of those that are done."""
+
+    def __init__(self, target: Target, sending: Sending) -> None:
+        self.target, self.sending = target, sending
+        self.opened = target.now()
+        self.live: dict[str, RequestRow] = {}
+        self.done: list[RequestRow] = []
+
+    def now(self) -> float:
+        return self.target.now() - self.opened
+
+    def send(self, index: int, job: Job, arrival: float) -> None:
+        row = _row(self.sending.cell, index, job, arrival, self.sending.warmup)
+        self.live[row.key] = row
+        ignore = self.sending.ignore_eos
+        self.target.submit(Request(row.key, job.tokens, job.max_tokens, ignore_eos=ignore))
+
+    def step(self) -> None:
+        for event in self.target.step():
+            row = self.live[event.key]
+            _take(row, event, self.now())
+            if event.finished is not None:
+                self.done.append(self.live.pop(event.key))
+                self.sending.sink(row)
+
+    def rows(self) -> list[RequestRow]:
+        return sorted(self.done, key=lambda row: row.index)
+
+
 def closed_loop(
     target: Target,
-    cell: str,
     jobs: Sequence[Job],
-    concurrency: int,
-    *,
-    sink: RowSink,
-    warmup: bool = False,
-    ignore_eos: bool = False,
-    planner: int = 0,
+    in_flight: int | Callable[[int], int],
+    sending: Sending,
 ) -> list[RequestRow]:
-    """Keep `concurrency` requests in flight until all jobs are done.
+    """Keep requests in flight until all jobs are done; a slot that falls free is filled at once.
 
-    A slot that falls free is filled at once. `sink` gets each row as its request finishes;
-    the rows come back in the order of the jobs. Times count from this call.
+    Args:
+        in_flight: how many; or a function of the number handed over so far.
+
+    Returns:
+        Rows in the order of the jobs; times count from this call.
     """
-    opened = target.now()
+    wanted = in_flight if callable(in_flight) else lambda started: in_flight
+    flight = _Flight(target, sending)
     waiting = deque(enumerate(jobs))
-    live: dict[str, RequestRow] = {}
-    done: list[RequestRow] = []
-    while waiting or live:
-        while waiting and len(live) < concurrency:
+    while waiting or flight.live:
+        while waiting and len(flight.live) < wanted(len(jobs) - len(waiting)):
             index, job = waiting.popleft()
-            row = _row(cell, index, job, target.now() - opened, warmup)
-            live[row.key] = row
-            target.submit(
-                Request(row.key, job.tokens, job.max_tokens, ignore_eos=ignore_eos, planner=planner)
-            )
-        for event in target.step():
-            row = live[event.key]
-            _take(row, event, target.now() - opened)
-            if event.finished is not None:
-                done.append(live.pop(event.key))
-                sink(row)
-    return sorted(done, key=lambda row: row.index)
+            flight.send(index, job, flight.now())
+        flight.step()
+    return flight.rows()
+
+
+def open_loop(
+    target: Target, jobs: Sequence[Job], moments: Sequence[float], sending: Sending
+) -> list[RequestRow]:
+    """Hand jobs over at given moments (seconds, ascending), however busy the target is.
+
+    A request's arrival is its moment, so time that it spends before the target looks up counts
+    as its latency.
+    """
+    flight = _Flight(target, sending)
+    waiting = deque(zip(range(len(jobs)), jobs, moments, strict=True))
+    while waiting or flight.live:
+        if not flight.live:
+            target.wait_until(flight.opened + waiting[0][2])
+        while waiting and waiting[0][2] <= flight.now():
+            flight.send(*waiting.popleft())
+        flight.step()
+    return flight.rows()
 
 
 def _row(cell: str, index: int, job: Job, arrival: float, warmup: bool) -> RequestRow:

@@ -148,12 +148,14 @@ def cell_row(
         "method": cell.method,
         "block_size": cell.block_size,
         "concurrency": cell.concurrency,
+        "rate": cell.rate,
+        "ramp": cell.ramp,
         "requests": len(measured),
         "failed": len(measured) - len(good),
         "output_tokens": tokens,
         "seconds": seconds,
         "tps": metrics.ratio(tokens, seconds),
-        "tps_steady": _steady(good, cell.concurrency),
+        "tps_steady": None if cell.rate or cell.ramp else _steady(good, cell.concurrency),
         "tps_per_request": spread["tps_per_request"]["mean"],
         "requests_per_s": metrics.ratio(len(good), seconds),
         "goodput": None if limits_ms == (None, None) else metrics.ratio(in_time, seconds),
@@ -174,6 +176,17 @@ def cell_row(
         "clock": clock,
         "distributions": spread,
     }
+
+
+def cell_of(row: dict[str, Any]) -> Cell:
+    """The cell that a row belongs to."""
+    return Cell(
+        row["method"],
+        row["block_size"],
+        row["concurrency"],
+        rate=row.get("rate"),
+        ramp=row.get("ramp"),
+    )
 
 
 def _duration(rows: Sequence[RequestRow]) -> float:

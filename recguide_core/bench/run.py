@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from recguide_core import inventory
+from recguide_core.bench.arrivals import parse_ramp, schedule
 from recguide_core.bench.config import BenchConfig, Cell
 from recguide_core.bench.jobs import make_jobs, prompts_hash, warmup_jobs
-from recguide_core.bench.load import Job, closed_loop
+from recguide_core.bench.load import Job, Sending, Target, closed_loop, open_loop
 from recguide_core.bench.lossless import classify
 from recguide_core.bench.report import write_report
 from recguide_core.bench.rows import RequestRow, cell_row
@@ -195,20 +195,34 @@ def _measure(bench: _Bench, cell: Cell) -> dict[str, Any]:
             bench.watcher.request_done(row)
 
     bench.watcher.cell_started(cell, len(jobs))
-    load = partial(closed_loop, target, cell.key, sink=save, ignore_eos=config.ignore_eos)
-    warm = load(bench.warmup, cell.concurrency, warmup=True)
+    warming = Sending(cell.key, save, warmup=True, ignore_eos=config.ignore_eos)
+    warm = closed_loop(target, bench.warmup, cell.concurrency, warming)
     target.open_window()
-    rows = load(jobs, cell.concurrency)
+    rows = _drive(target, cell, jobs, config, replace(warming, warmup=False))
     counted = target.window_record()
     # On a virtual clock the host's time is a parameter of the clock, not of this machine.
     host = target.host_share() if config.clock == "wall" else None
     if config.check:
         bench.watcher.checking(cell)
         _check(bench, jobs, rows)
-    row = {**cell_row(cell, rows, clock=target.clock, host_share=host), **counted}
+    limits = (config.ttft_limit_ms, config.tpot_limit_ms)
+    row = {**cell_row(cell, rows, clock=target.clock, host_share=host, limits_ms=limits), **counted}
     if bench.folder is not None:
         bench.folder.add_cell(cell.key, row, [*warm, *rows])
     return row
+
+
+def _drive(
+    target: Target, cell: Cell, jobs: Sequence[Job], config: BenchConfig, sending: Sending
+) -> list[RequestRow]:
+    """The load of a cell: a number in flight, a ramp, or arrivals at a rate."""
+    if cell.rate is not None:
+        moments = schedule(len(jobs), cell.rate, config.arrivals, config.seed)
+        return open_loop(target, jobs, moments.tolist(), sending)
+    if cell.ramp is not None:
+        ramp = parse_ramp(cell.ramp)
+        return closed_loop(target, jobs, lambda n: ramp.in_flight(n, len(jobs)), sending)
+    return closed_loop(target, jobs, cell.concurrency, sending)
 
 
 def _check(bench: _Bench, jobs: Sequence[Job], rows: Sequence[RequestRow]) -> None:

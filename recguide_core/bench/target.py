@@ -80,6 +80,9 @@ class EngineTarget:
     def now(self) -> float:
         return self.engine.clock.now()
 
+    def wait_until(self, moment: float) -> None:
+        self.engine.clock.wait_until(moment)
+
     def open_window(self) -> None:
         """Warm-up is over: what is kept of steps from here on belongs to the window."""
         self.engine.keep_steps(REPLAYED_STEPS)

@@ -128,6 +128,20 @@ def test_virtual_clock_gives_the_same_tokens_and_time_from_the_table(recguide, t
     assert tokens[0] == tokens[1]
 
 
+def test_rate_ramp_and_goodput_on_a_virtual_clock(recguide):
+    clock = ("--clock", "b200/nld-8b", "--no-check", "--methods", "linear", "--json")
+    limits = ("--slo-ttft", 500, "--slo-tpot", 50)
+    slow = record_of(recguide("bench", *SMALL, *clock, *limits, "--rate", 2, "--out", "a"))
+    row = slow["rows"][0]
+    assert (row["rate"], row["ramp"], row["tps_steady"]) == (2.0, None, None)
+    assert row["goodput"] == row["requests_per_s"] > 0
+    never = ("--slo-ttft", 0.001)
+    row = record_of(recguide("bench", *SMALL, *clock, *never, "--rate", 2, "--out", "b"))["rows"][0]
+    assert row["goodput"] == 0.0
+    row = record_of(recguide("bench", *SMALL, *clock, "--ramp", "1:3:1", "--out", "c"))["rows"][0]
+    assert (row["ramp"], row["concurrency"], row["goodput"]) == ("1:3:1", 3, None)
+
+
 def test_no_check_leaves_the_verdict_open(recguide):
     result = recguide(
         "bench", *SMALL, "--methods", "ar", "--concurrency", 1, "--no-check", "--json"

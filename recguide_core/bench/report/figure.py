@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from recguide_core.bench.config import Cell
-from recguide_core.bench.rows import RequestRow
+from recguide_core.bench.rows import RequestRow, cell_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +33,7 @@ def label_of(row: dict[str, Any]) -> str:
 
 def key_of(row: dict[str, Any]) -> str:
     """The key of a cell's row."""
-    return Cell(row["method"], row["block_size"], row["concurrency"]).key
+    return cell_of(row).key
 
 
 def lines_of(cells: CellRows) -> dict[str, list[dict[str, Any]]]:

@@ -26,6 +26,13 @@ def test_cell_keys_are_unique():
     assert len(set(keys)) == len(keys) == 8
 
 
+def test_rates_and_ramps_are_loads_of_their_own():
+    rates = BenchConfig(methods=("ar",), concurrency=(4,), rates=(0.5, 2.0)).cells()
+    assert [cell.key for cell in rates] == ["ar@4,0.5/s", "ar@4,2/s"]
+    ramp = BenchConfig(methods=("ar",), concurrency=(1, 8), ramp="1:32:1").cells()
+    assert [(cell.key, cell.concurrency) for cell in ramp] == [("ar@1:32:1", 32)]
+
+
 def test_requests_grow_with_the_load():
     config = BenchConfig()
     assert config.requests_for(Cell("ar", None, 1)) == 32
@@ -51,6 +58,15 @@ def test_requests_grow_with_the_load():
         ({"warmup": -1}, "--warmup is -1"),
         ({"prefill_chunk": 0}, "--prefill-chunk is 0"),
         ({"template": "fancy"}, "fancy"),
+        ({"rates": (0.0,)}, "--rate has 0"),
+        ({"rates": (-1.0,)}, "--rate has -1"),
+        ({"arrivals": "burst"}, "burst"),
+        ({"ramp": "1:x"}, "'1:x'"),
+        ({"ramp": "8"}, "'8'"),
+        ({"ramp": "1:0:1"}, "'1:0:1'"),
+        ({"ramp": "1:4", "rates": (1.0,)}, "--ramp and --rate"),
+        ({"ttft_limit_ms": 0.0}, "--slo-ttft is 0"),
+        ({"tpot_limit_ms": -2.0}, "--slo-tpot is -2"),
     ],
 )
 def test_impossible_settings_are_refused(change, cause):

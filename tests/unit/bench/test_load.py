@@ -1,12 +1,13 @@
 """The closed loop against a scripted target on a clock of its own."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 
+from recguide_core.bench.arrivals import parse_ramp, schedule
 from recguide_core.bench.config import Cell
-from recguide_core.bench.load import Job, closed_loop
+from recguide_core.bench.load import Job, Sending, closed_loop, open_loop
 from recguide_core.bench.rows import RequestRow, cell_row
 from recguide_core.datasets import Prompt
 from recguide_core.records import Finish, Finished, Request
@@ -38,6 +39,9 @@ class Scripted:
 
     def now(self) -> float:
         return self.time
+
+    def wait_until(self, moment: float) -> None:
+        self.time = max(self.time, moment)
 
     def step(self) -> list[Happening]:
         self.time += 1.0
@@ -72,8 +76,11 @@ def jobs(*lengths: int) -> list[Job]:
     ]
 
 
+SENDING = Sending("ar@2", lambda row: None)
+
+
 def measure(target: Scripted, concurrency: int, *lengths: int) -> list[RequestRow]:
-    return closed_loop(target, "ar@2", jobs(*lengths), concurrency, sink=lambda row: None)
+    return closed_loop(target, jobs(*lengths), concurrency, SENDING)
 
 
 def test_load_stays_at_the_asked_concurrency():
@@ -104,7 +111,7 @@ def test_times_and_chunks_of_a_request():
 
 def test_rows_come_as_requests_finish():
     seen = []
-    closed_loop(Scripted(), "x", jobs(6, 2), 2, sink=lambda row: seen.append(row.index))
+    closed_loop(Scripted(), jobs(6, 2), 2, Sending("x", lambda row: seen.append(row.index)))
     assert seen == [1, 0]
 
 
@@ -143,7 +150,7 @@ def test_a_cell_in_which_everything_failed_has_no_speed():
 
 def test_warmup_rows_are_in_no_metric():
     target = Scripted()
-    warm = closed_loop(target, "ar@2", jobs(2), 1, sink=lambda row: None, warmup=True)
+    warm = closed_loop(target, jobs(2), 1, replace(SENDING, warmup=True))
     rows = measure(target, 1, 4)
     both = cell_row(Cell("ar", None, 1), [*warm, *rows], clock="wall")
     alone = cell_row(Cell("ar", None, 1), rows, clock="wall")
@@ -170,3 +177,40 @@ def test_goodput_counts_requests_within_the_limits():
 def test_a_row_survives_its_record():
     row = measure(Scripted(), 1, 4)[0]
     assert RequestRow.from_record(row.as_record()) == row
+
+
+def test_arrivals_come_at_their_moments_whatever_is_in_flight():
+    target = Scripted()
+    moments = [0.0, 0.5, 0.6, 20.0]
+    rows = open_loop(target, jobs(8, 8, 8, 2), moments, SENDING)
+    assert [row.arrival_s for row in rows] == moments
+    assert target.peak == 3
+    # The queue is empty long before the last one comes; time is let pass, not stepped through.
+    assert rows[3].first_s == 21.0
+    # Handed over after its moment: what it waited is part of its latency.
+    assert rows[1].first_s - rows[1].arrival_s == 1.5
+
+
+def test_a_ramp_goes_up_and_down():
+    target, ramp = Scripted(), parse_ramp("1:6:1")
+    seen = []
+    total = 60
+
+    def in_flight(started):
+        seen.append(ramp.in_flight(started, total))
+        return seen[-1]
+
+    rows = closed_loop(target, jobs(*[4] * total), in_flight, SENDING)
+    assert len(rows) == total
+    assert (seen[0], max(seen), seen[-1]) == (1, 6, 1)
+    assert target.peak == 6
+
+
+def test_schedules():
+    assert schedule(4, 2.0, "constant", 0).tolist() == [0.0, 0.5, 1.0, 1.5]
+    drawn = schedule(4001, 5.0, "poisson", 1)
+    assert drawn[0] == 0.0
+    assert (np.diff(drawn) >= 0).all()
+    assert np.diff(drawn).mean() == pytest.approx(0.2, rel=0.05)
+    assert (schedule(9, 5.0, "poisson", 1) == schedule(9, 5.0, "poisson", 1)).all()
+    assert (schedule(9, 5.0, "poisson", 1) != schedule(9, 5.0, "poisson", 2)).any()
