@@ -53,10 +53,37 @@ def run(
         float,
         typer.Option(rich_help_panel=MODEL, help="Of requests that name none, as OpenAI's: 1."),
     ] = 1.0,
-    device: Annotated[str, typer.Option(rich_help_panel=ENGINE, help="cpu or cuda[:n].")] = "cpu",
+    engine: Annotated[
+        str,
+        typer.Option(
+            rich_help_panel=ENGINE,
+            help="auto, embedded or sglang; auto is sglang where there is a CUDA device.",
+        ),
+    ] = "auto",
+    layout: Annotated[
+        str,
+        typer.Option(rich_help_panel=ENGINE, help="Of SGLang steps: flat, uniform or bucketed."),
+    ] = "flat",
+    drafter: Annotated[
+        Path | None,
+        typer.Option(rich_help_panel=ENGINE, help="DFlash drafter: SGLang's own DFLASH decodes."),
+    ] = None,
+    tp: Annotated[
+        int, typer.Option(rich_help_panel=ENGINE, help="GPUs that share the model (SGLang).")
+    ] = 1,
+    dp: Annotated[
+        int, typer.Option(rich_help_panel=ENGINE, help="Replicas behind one address (SGLang).")
+    ] = 1,
+    device: Annotated[
+        str, typer.Option(rich_help_panel=ENGINE, help="auto, cpu or cuda[:n].")
+    ] = "auto",
     dtype: Annotated[
-        str, typer.Option(rich_help_panel=ENGINE, help="float32, bfloat16 or float16.")
-    ] = "float32",
+        str,
+        typer.Option(
+            rich_help_panel=ENGINE,
+            help="float32, bfloat16 or float16; auto: float32 on a CPU, bfloat16 on CUDA.",
+        ),
+    ] = "auto",
     threads: Annotated[
         int, typer.Option(rich_help_panel=ENGINE, help="CPU threads of torch; 0 leaves them.")
     ] = 0,
@@ -117,17 +144,43 @@ def run(
             help="Leave rounds and tau out of usage.",
         ),
     ] = False,
+    sglang_flags: Annotated[
+        list[str] | None, typer.Argument(help="Flags for SGLang, after --.", metavar="[-- FLAGS]")
+    ] = None,
 ) -> None:
     """Serves the OpenAI API, with a page at / that shows speculation at work.
 
     Point any OpenAI client at http://HOST:PORT/v1. Needs the extra `serve`.
     One JSON line per request goes to stderr; SIGTERM drains.
     """
+    from recguide_cli.commands.serve_sglang import engine_for, plugin_settings, serve_sglang
+
+    if engine_for(engine, model) == "sglang":
+        serve_sglang(
+            model=model,
+            plugin=plugin_settings(method, block_size, layout, policy, force, drafter),
+            drafter=None if drafter is None else str(drafter),
+            served_name=served_model_name,
+            host=host,
+            port=port,
+            device=device,
+            dtype=dtype,
+            context=context,
+            kv_tokens=kv_tokens,
+            max_requests=max_requests,
+            tp=tp,
+            dp=dp,
+            api_key=api_key,
+            extra=tuple(sglang_flags or ()),
+        )
     _need_extra()
+    from recguide_cli.commands.serve_sglang import embedded_device, refuse_sglang_options
     from recguide_core.engine.settings import EngineSettings
     from recguide_core.serving.launch import LaunchConfig
     from recguide_core.serving.settings import ServerSettings
 
+    refuse_sglang_options(sglang_flags, layout, drafter, tp, dp)
+    device, dtype = embedded_device(device, dtype)
     settings = ServerSettings(
         served_name=served_model_name or model,
         host=host,

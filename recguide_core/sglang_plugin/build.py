@@ -9,6 +9,7 @@ from recguide_core.engine.guidance import Guidance
 from recguide_core.engine.methods import make_planner
 from recguide_core.engine.planners import NEEDS_GUIDANCE, Planner
 from recguide_core.errors import DataError
+from recguide_core.inventory import short_gpu_name
 from recguide_core.model.weights import content_hash
 from recguide_core.sglang_plugin.fallback import judge_layout
 from recguide_core.sglang_plugin.settings import PluginSettings
@@ -58,7 +59,7 @@ def _tuned(settings: PluginSettings, folder: Path, device: str) -> Tuned | None:
         return load_tuned(
             settings.model or folder.name,
             content_hash(folder),
-            settings.device or device,
+            settings.device or _table_device(device),
             policy=None if settings.policy is None else Path(settings.policy),
             force=settings.force,
         )
@@ -66,6 +67,15 @@ def _tuned(settings: PluginSettings, folder: Path, device: str) -> Tuned | None:
         if settings.policy is not None or NEEDS_GUIDANCE & {settings.method, *settings.also}:
             raise
         return None
+
+
+def _table_device(device: str) -> str:
+    """How tables name a torch device."""
+    if not device.startswith("cuda"):
+        return device
+    import torch
+
+    return short_gpu_name(torch.cuda.get_device_name(device))
 
 
 def _automatic(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from recguide_core.calibration.settings import stem
 from recguide_core.errors import DataError, RecGuideError, UsageError, nearest
+from recguide_core.inventory import short_gpu_name
 from recguide_core.model import registry
 from recguide_core.model.weights import content_hash
 from recguide_core.sglang_plugin.settings import VARIABLE, PluginSettings, write_settings
@@ -274,11 +275,7 @@ def resolve_tables(
 
 
 def device_name() -> str:
-    """Short name of the CUDA device under which tables are looked for, e.g. `b200`."""
+    """Name of the CUDA device under which tables are looked for, e.g. `b200`."""
     import torch
 
-    from recguide_core.policy.devices import GPUS
-
-    full = torch.cuda.get_device_name(0).lower().replace(" ", "-")
-    known = [name for name in GPUS if name in full]
-    return max(known, key=len) if known else "cuda"
+    return short_gpu_name(torch.cuda.get_device_name(0))
