@@ -35,6 +35,7 @@ def refusal(request: Any, methods: Collection[str] = ()) -> str | None:
         "a request LoRA": request.lora_id is not None,
         "beam search": (getattr(params, "beam_width", None) or 1) > 1,
         "multimodal input": getattr(request, "multimodal_inputs", None) is not None,
+        "input embeddings": getattr(request, "input_embeds", None) is not None,
         "a watermark": getattr(params, "watermark", None) is not None,
     }
     wanted = [name for name, asked in checks.items() if asked]

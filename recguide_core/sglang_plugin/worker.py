@@ -107,7 +107,8 @@ class RecGuideWorker(sgl.BaseSpecWorker):  # type: ignore[misc,unused-ignore]
             self.driver,
             next(iter(chosen.planners)),
             settings.layout,
-            enabled=self.server_args.enable_metrics,
+            # Ranks do the same steps; one of them counts.
+            enabled=self.server_args.enable_metrics and sgl.tensor_parallel()[1] == 0,
         )
         self.exporter.announce(chosen.notes)
         if settings.trace is not None and sgl.tensor_parallel()[1] == 0:

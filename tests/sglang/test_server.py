@@ -2,11 +2,9 @@
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 
@@ -16,8 +14,10 @@ pytest.importorskip("sglang", reason="needs the SGLang environment: make test-sg
 
 from engines import CHECKS, HERE
 
+from recguide_core.errors import RecGuideError
 from recguide_core.model.registry import bundled_folder
-from recguide_core.sglang_plugin.launch import ServerConfig, server_command
+from recguide_core.sglang_plugin.launch import ServerConfig
+from recguide_core.sglang_plugin.server import running_server
 from recguide_core.sglang_plugin.settings import PluginSettings
 
 UP_WITHIN = 300
@@ -44,50 +44,17 @@ def call(address, path, body=None, timeout=60):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, policy):
-    folder = tmp_path_factory.mktemp("server")
-    port = free_port()
     config = ServerConfig(
         model="nld-tiny",
         plugin=PluginSettings(method="recguide", also=("linear",), policy=str(policy)),
-        port=port,
+        port=free_port(),
         device="cpu",
         extra=("--log-level", "warning", "--skip-server-warmup"),
     )
-    command = server_command(config, folder / "recguide.json")
-    env = {**os.environ, **command.env, **CHECKS, "PYTHONPATH": str(HERE / "shims"),
-           "HF_HUB_OFFLINE": "1"}  # fmt: skip
-    log = (folder / "server.log").open("w")
-    process = subprocess.Popen(
-        ["nice", "-n", "5", *command.argv],
-        env=env,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    address = f"http://127.0.0.1:{port}"
-    try:
-        _wait(process, address, folder / "server.log")
-        yield address, command
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def _wait(process, address, log):
-    deadline = time.monotonic() + UP_WITHIN
-    while time.monotonic() < deadline:
-        assert process.poll() is None, log.read_text()[-4000:]
-        try:
-            if call(address, "/health", timeout=5)[0] == 200:
-                return
-        except OSError:
-            pass
-        time.sleep(1)
-    pytest.fail(f"no server after {UP_WITHIN} s:\n{log.read_text()[-4000:]}")
+    env = {**CHECKS, "PYTHONPATH": str(HERE / "shims"), "HF_HUB_OFFLINE": "1"}
+    folder = tmp_path_factory.mktemp("server")
+    with running_server(config, folder=folder, env=env, up_within=UP_WITHIN) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -167,3 +134,13 @@ def test_metrics_carry_our_figures(server, bench):
     assert of("tau") == pytest.approx(2 * tokens / of("request_forwards_total"))
     assert of("round_blocks_total") == rounds
     assert 0 <= of("reuse") <= 1
+
+
+def test_a_server_that_dies_says_why(tmp_path):
+    config = ServerConfig(
+        "nld-tiny", port=free_port(), device="cpu", extra=("--no-such-flag-of-sglang",)
+    )
+    env = {"PYTHONPATH": str(HERE / "shims")}
+    starting = running_server(config, folder=tmp_path, env=env, up_within=UP_WITHIN)
+    with pytest.raises(RecGuideError, match="no-such-flag"), starting:
+        pass
