@@ -157,10 +157,10 @@ def _remarks(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> list[str]
     data = about["data"]
     if data["repeats"]:
         remarks.append(f"{data['used']} prompts; {data['repeats']} requests repeat one of them.")
-    if about["policy"] is not None:
+    if about.get("policy") is not None:
         remarks.append(f"Policy: {about['policy']['path']}.")
         remarks += about["policy"]["notes"]
-        remarks.append(f"{data['seen_by_policy']} of {data['used']} prompts made the policy.")
+        remarks.append(f"{about['seen_by_policy']} of {data['used']} prompts made the policy.")
     losing = _losing(rows)
     if losing:
         remarks.append(f"Speculation loses to AR here: {', '.join(losing)}.")

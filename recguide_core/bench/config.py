@@ -159,6 +159,11 @@ class BenchConfig:
             return self.requests
         return max(MIN_REQUESTS, 2 * cell.concurrency)
 
+    @property
+    def most_requests(self) -> int:
+        """Requests of the cell that has most of them."""
+        return max(self.requests_for(cell) for cell in self.cells())
+
     def as_record(self) -> dict[str, Any]:
         """The settings as JSON writes them."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}

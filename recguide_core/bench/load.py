@@ -39,8 +39,8 @@ class TokenEvent(Protocol):
 class Target(Protocol):
     """Something that serves requests: the embedded engine, a server, a simulator."""
 
-    def submit(self, request: Request) -> None:
-        """Take a request; its tokens come from later steps."""
+    def submit(self, request: Request, job: Job) -> None:
+        """Take a request, made from a job; its tokens come from later steps."""
 
     def step(self) -> Iterable[TokenEvent]:
         """Go on until something happened, at least one step."""
@@ -95,7 +95,8 @@ class _Flight:
         row = _row(self.sending.cell, index, job, arrival, self.sending.warmup)
         self.live[row.key] = row
         ignore = self.sending.ignore_eos
-        self.target.submit(Request(row.key, job.tokens, job.max_tokens, ignore_eos=ignore))
+        request = Request(row.key, job.tokens, job.max_tokens, ignore_eos=ignore)
+        self.target.submit(request, job)
 
     def step(self) -> None:
         for event in self.target.step():

@@ -71,7 +71,8 @@ class EngineTarget:
             settings = replace(settings, entropy_positions=guided.positions)
         self.engine = Engine(model, planners=[planner], settings=settings, clock=make_clock(config))
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: Request, job: Job) -> None:
+        del job
         self.engine.submit(request)
 
     def step(self) -> Iterable[TokenEvent]:
@@ -101,14 +102,15 @@ class EngineTarget:
         return {
             "steps": steps,
             "step_ms": None if not steps else 1e3 * seconds / steps,
-            "plan_ms": None if not steps else 1e3 * planned / steps,
+            # On a virtual clock the host's time is a parameter; this machine's says nothing.
+            "plan_ms": 1e3 * planned / steps if steps and self.clock == "wall" else None,
             "query_tokens_per_forward": ratio(tokens, steps),
             "drafts": self.drafts.record(),
         }
 
     def host_share(self) -> float | None:
-        """Host's share of the kept steps; the engine must be idle."""
-        return self.engine.host_share()
+        """Host's share of the kept steps on the wall's clock; the engine must be idle."""
+        return self.engine.host_share() if self.clock == "wall" else None
 
     @property
     def clock(self) -> str:

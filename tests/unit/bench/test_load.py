@@ -32,7 +32,7 @@ class Scripted:
     live: dict[str, list] = field(default_factory=dict)
     peak: int = 0
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: Request, job: Job) -> None:
         assert request.key not in self.live
         self.live[request.key] = [request, []]
         self.peak = max(self.peak, len(self.live))
