@@ -29,6 +29,8 @@ class Guidance:
         block: block of fixed-size overlap, as tuned for C = 1.
         overlap: load -> block -> (h, branch rows of a round) to be expected of priced branches;
             a block that reuses drafts is cheaper than its two forwards. Empty = expect nothing.
+        pinned: load -> block that every request takes there, 0 = each its own; where choosing by
+            history was found to lose against one block for all. The nearest tuned load counts.
         hashes: artefact name -> content hash, for the record of a run.
     """
 
@@ -40,6 +42,7 @@ class Guidance:
     rule: BranchRule = field(default_factory=lambda: BranchRule(DELTA))
     block: int = 16
     overlap: Mapping[int, Mapping[int, tuple[float, float]]] = field(default_factory=dict)
+    pinned: Mapping[int, int] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
 
     def rho_at(self, load: int) -> float:
@@ -47,6 +50,13 @@ class Guidance:
         loads = sorted(self.rho)
         logs = np.log([max(c, 1) for c in loads])
         return float(np.interp(np.log(max(load, 1)), logs, [self.rho[c] for c in loads]))
+
+    def pin_at(self, load: int) -> int:
+        """The block for all at this load, 0 where each request has its own."""
+        if not self.pinned:
+            return 0
+        nearest = min(self.pinned, key=lambda c: (abs(np.log(c) - np.log(max(load, 1))), c))
+        return self.pinned[nearest]
 
     def overlap_at(self, load: int) -> tuple[Reals, Reals]:
         """h and branch rows of each block of `value.menu`, read on a log scale of the load."""

@@ -126,10 +126,15 @@ class RecGuidePlanner(AdaptivePlanner):
         self._expected: dict[int, tuple[Reals, Reals]] = {}
 
     def blocks(self, table: RequestTable, who: IntArray, load: int) -> IntArray:
-        if self.adaptive:
+        fixed = self._fixed(load)
+        if not fixed:
             return super().blocks(table, who, load)
         asked = table.fixed_block[who]
-        return np.where(asked > 0, asked, self.guidance.block)
+        return np.where(asked > 0, asked, fixed)
+
+    def _fixed(self, load: int) -> int:
+        """The block for all: pinned by tuning at this load, or adaptive drafting is off; else 0."""
+        return self.guidance.pin_at(load) if self.adaptive else self.guidance.block
 
     def _forwards(self, load: int) -> tuple[Reals, Reals]:
         """2 - h forwards where branches are to be expected, whose tokens come on top."""
@@ -155,7 +160,7 @@ class RecGuidePlanner(AdaptivePlanner):
         """A reused block was sized before the last entropy existed; it may shrink, never grow."""
         who = plan.who
         ready = np.flatnonzero(table.has_draft[who] & (plan.act == Act.VERIFY))
-        if not self.adaptive or not len(ready):
+        if self._fixed(load) or not len(ready):
             return
         plan.block[ready] = np.minimum(
             np.minimum(plan.block[ready], table.remaining[who[ready]]),
@@ -213,8 +218,9 @@ class RecGuidePlanner(AdaptivePlanner):
 
         s comes from e_(t-1), e_(t-2); z is the branch's own hypothesis (B_t, F_t).
         """
-        if not self.adaptive:
-            return width
+        fixed = self._fixed(load)
+        if fixed:
+            return np.where(table.fixed_block[who] > 0, width, fixed)
         s = certainty(table.e1[who], table.e2[who])
         outcome: BoolArray = np.full(len(who), full)
         values = self.value.values(s, width, outcome, lagged=True)

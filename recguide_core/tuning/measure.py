@@ -22,9 +22,15 @@ FIXED = (4, 8, 16, 32)
 Progress = Callable[[str], None]
 
 
-FRACTIONS = (0.15, 0.3, 0.5, 0.7, 1.0)
+FRACTIONS = (0.15, 0.3, 0.5, 0.7, 1.0, 1.5, 2.5)
 """Of Dinkelbach's rho. It answers which choices are best if states come as they come; on a text a
-hard stretch stays until its tokens are through, whatever the block, so less is often better."""
+hard stretch stays until its tokens are through, whatever the block, so less is often better. More
+is better where drafting does not pay at all: the largest leave plain AR."""
+CLEARLY = 1.02
+"""Choosing by history must be this much faster than one block for all on the tuning prompts: it
+has more to overfit with."""
+MIDDLE = 0.7
+"""At which rules are compared before rho is searched."""
 
 
 class Runner:
@@ -59,7 +65,7 @@ class Runner:
         """The fastest of several rules at the lowest load, each at the middle of the rho search."""
         history = []
         for guidance in guidances:
-            rho = guidance.rho_at(load) * FRACTIONS[len(FRACTIONS) // 2]
+            rho = guidance.rho_at(load) * MIDDLE
             done = self.run("recguide", recorded, load, guidance=replace(guidance, rho={load: rho}))
             history.append(
                 {
@@ -74,39 +80,70 @@ class Runner:
 
     def correct(
         self, guidance: Guidance, recorded: Recorded, loads: Sequence[int], iterations: int
-    ) -> tuple[dict[int, float], list[dict[str, Any]]]:
-        """rho per load after the on-policy search, and its history.
+    ) -> tuple[Guidance, list[dict[str, Any]]]:
+        """The guidance with rho per load after the on-policy search, and the search's history.
 
         The first iteration runs the policy at fractions of the out-of-fold rho; each further one
         runs the neighbours of the fastest at half the distance. Loads in between keep their
-        out-of-fold rho, scaled as their neighbours were.
+        out-of-fold rho, scaled as their neighbours were. Where no rho is clearly faster than
+        the best block for all, the load is pinned to that.
         """
         factor: dict[int, float] = {}
+        pinned: dict[int, int] = {}
         history: list[dict[str, Any]] = []
         for load in loads:
-            start, speeds = guidance.rho_at(load), dict[float, float]()
-            for number in range(iterations):
-                for fraction in _candidates(speeds, number):
-                    trial = replace(guidance, rho={load: start * fraction})
-                    done = self.run("recguide", recorded, load, guidance=trial)
-                    speeds[fraction] = done.tokens_per_s
-                    history.append(
-                        {
-                            "concurrency": load,
-                            "iteration": number + 1,
-                            "rho": start * fraction,
-                            "fraction": fraction,
-                            "tokens_per_s": done.tokens_per_s,
-                        }
-                    )
+            speeds = self._search_rho(guidance, recorded, load, iterations, history)
             factor[load] = max(speeds, key=lambda f: speeds[f]) if speeds else 1.0
+            fixed = self._try_pins(guidance, recorded, load, history) if speeds else {}
+            best = max(fixed, key=lambda b: fixed[b]) if fixed else 0
+            pinned[load] = best if best and fixed[best] * CLEARLY > max(speeds.values()) else 0
         logs = np.log(sorted(factor))
         factors = [factor[c] for c in sorted(factor)]
-        corrected = {
-            load: float(rho * np.interp(np.log(load), logs, factors))
-            for load, rho in guidance.rho.items()
+        rho = {
+            load: float(start * np.interp(np.log(load), logs, factors))
+            for load, start in guidance.rho.items()
         }
-        return corrected, history
+        return replace(guidance, rho=rho, pinned=pinned), history
+
+    def _search_rho(
+        self,
+        guidance: Guidance,
+        recorded: Recorded,
+        load: int,
+        iterations: int,
+        history: list[dict[str, Any]],
+    ) -> dict[float, float]:
+        """Tokens/s of each fraction of the out-of-fold rho that was run."""
+        start, speeds = guidance.rho_at(load), dict[float, float]()
+        for number in range(iterations):
+            for fraction in _candidates(speeds, number):
+                trial = replace(guidance, rho={load: start * fraction}, pinned={})
+                done = self.run("recguide", recorded, load, guidance=trial)
+                speeds[fraction] = done.tokens_per_s
+                history.append(
+                    {
+                        "concurrency": load,
+                        "iteration": number + 1,
+                        "rho": start * fraction,
+                        "fraction": fraction,
+                        "tokens_per_s": done.tokens_per_s,
+                    }
+                )
+        return speeds
+
+    def _try_pins(
+        self, guidance: Guidance, recorded: Recorded, load: int, history: list[dict[str, Any]]
+    ) -> dict[int, float]:
+        """Tokens/s of one block for all, with the branches that pay."""
+        speeds = {}
+        for block in guidance.menu:
+            trial = replace(guidance, pinned={load: block})
+            done = self.run("recguide", recorded, load, guidance=trial)
+            speeds[block] = done.tokens_per_s
+            history.append(
+                {"concurrency": load, "pinned": block, "tokens_per_s": done.tokens_per_s}
+            )
+        return speeds
 
     def measure(self, guidance: Guidance, recorded: Recorded, load: int) -> dict[str, Any]:
         """RecGuide, every baseline and the gain over the best and over the recipe."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,8 +116,7 @@ def tune(
     guidance, rules = runner.choose_rule(
         _guidances(inputs, offline, states, cost, settings), to_tune, low
     )
-    rho, history = runner.correct(guidance, to_tune, settings.concurrency, settings.iterations)
-    guidance = replace(guidance, rho=rho)
+    guidance, history = runner.correct(guidance, to_tune, settings.concurrency, settings.iterations)
     measured = [runner.measure(guidance, to_judge, c) for c in settings.concurrency]
     chosen = {
         "delta": guidance.rule.delta,
@@ -126,7 +125,8 @@ def tune(
         "block": guidance.block,
         "menu": list(settings.menu),
         "entropy_positions": entropy,
-        "rho": {str(c): rho[c] for c in sorted(rho)},
+        "rho": {str(c): guidance.rho[c] for c in sorted(guidance.rho)},
+        "pinned": {str(c): block for c, block in guidance.pinned.items()},
         "overlap": {
             str(c): {str(b): list(pair) for b, pair in at.items()}
             for c, at in guidance.overlap.items()
