@@ -32,7 +32,7 @@ class RoundRule:
 
 
 def choose(state: RoundState, target: torch.Tensor, rule: RoundRule, plan: RoundPlan) -> None:
-    """Fill `plan` in place. Literal twin of `choose_triton.choose_acts`.
+    """Fill `plan` in place; requests without room idle. Twin of `choose_triton.choose_acts`.
 
     Args:
         target: wanted B of each request, int32 [N]; 1 is plain AR.
@@ -44,9 +44,9 @@ def choose(state: RoundState, target: torch.Tensor, rule: RoundRule, plan: Round
     plan.alt.fill_(-1)
     plan.branch_block.zero_()
     for r in range(len(state.live)):
-        if not int(state.live[r]):
-            continue
         room, wanted = int(state.room[r]), int(target[r])
+        if not int(state.live[r]) or room < 1:
+            continue
         drafted = bool(state.has_draft[r])
         block = min(int(state.draft_block[r]) if drafted else wanted, room)
         if block < 2:

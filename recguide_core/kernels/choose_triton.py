@@ -16,10 +16,10 @@ def choose_acts(
 ):  # fmt: skip
     """Grid (slots,): one program a request."""
     r = tl.program_id(0)
-    alive = tl.load(live + r) != 0
     wanted = tl.load(target + r)
     left = tl.load(remaining + r)
     space = tl.load(room + r)
+    alive = (tl.load(live + r) != 0) & (space > 0)
     drafted = tl.load(has_draft + r) != 0
     B = tl.minimum(tl.where(drafted, tl.load(draft_block + r), wanted), space)
     plain = B < 2

@@ -85,8 +85,8 @@ def replay(
     context: int, script: Script,
 ) -> None:  # fmt: skip
     """Real forwards of real shapes with accepted lengths and hits from a script."""
-    steps = 3 if bench.tiny else 60
-    reach = context + (steps + 2) * settings.target
+    warm, steps = (2, 3) if bench.tiny else (12, 60)
+    reach = context + (warm + steps + 2) * settings.target
     per = -(-reach // PAGE)
     config = transformer.config
     geometry = geometry_of(transformer, PAGE)
@@ -105,7 +105,7 @@ def replay(
         graphs = bench.graphs()
         loop = DeviceRounds(transformer, make, pools, table, state, settings, graphs)
         # The first steps capture; their state is part of the run, their time is not.
-        for _ in range(2 if bench.tiny else 12):
+        for _ in range(warm):
             loop.step()
         bench.synchronize()
         emitted, host = 0, 0.0

@@ -85,8 +85,8 @@ def test_twin_follows_the_same_rules() -> None:
     TorchRoundOps(geometry(3000)).readout(x, into)
     got = run(x)
     assert torch.equal(got.ids, into.ids)
-    # The twin's entropy cancels numbers of the size of the logits, here 60.
-    assert torch.allclose(got.stats, into.stats, atol=3e-5, rtol=1e-5)
+    # The twin forms its entropy from numbers of the size of the logits, here up to 60.
+    assert torch.allclose(got.stats, into.stats, atol=2e-4, rtol=1e-5)
 
 
 def test_several_eos_ids() -> None:

@@ -45,7 +45,7 @@ def drawn_state(seed: int, slots: int) -> RoundState:
     state.committed.copy_(ints(0, 500))
     state.seed.copy_(ints(20, 24))
     state.remaining.copy_(ints(1, 40))
-    state.room.copy_(ints(1, 90))
+    state.room.copy_(ints(0, 90))
     state.draft_block.copy_(ints(2, MAX_BLOCK + 1))
     state.draft.copy_(ints(20, 23, slots, MAX_BLOCK))
     state.draft[:, 0] = state.seed
