@@ -40,6 +40,9 @@ def run(
     kv_tokens: options.KvTokens = None,
     prefill_chunk: options.PrefillChunk = 512,
     clock: options.Clock = "wall",
+    base_url: options.BaseUrl = None,
+    api_key: options.ApiKey = None,
+    timeout: options.Timeout = 300.0,
     batching: options.Batching = "ragged",
     policy: options.Policy = None,
     tables: options.Tables = None,
@@ -72,9 +75,11 @@ def run(
     Parquet with such a column; plain text with one prompt a line.
     """
     from recguide_cli.render.bench import BenchView, default_folder
-    from recguide_core.bench.config import BenchConfig
+    from recguide_core.bench.config import SERVER, BenchConfig
     from recguide_core.bench.recheck import require_lossless
+    from recguide_core.bench.remote import parse_address
     from recguide_core.bench.run import Output, run_bench
+    from recguide_core.bench.server_site import ServerSite
     from recguide_core.datasets import ReadOptions, load_prompts
 
     other = _other_job(ctx, words)
@@ -83,6 +88,11 @@ def run(
             console.emit_json(other)
         require_lossless(other.get("differences", ()), strict_lossless)
         return
+    named = console.origins(ctx)
+    if base_url is not None:
+        # A server is measured as it is, under its own model's name, unless told otherwise.
+        model = model if named["model"] != "default" else ""
+        methods = methods if named["methods"] != "default" else SERVER
     config = BenchConfig(
         model=model,
         data=tuple(console.names(data, "--data")),
@@ -112,16 +122,21 @@ def run(
         tables=None if tables is None else str(tables),
         force=force,
         held_out=held_out,
+        base_url=base_url,
     )
     loaded = load_prompts(config.data, data_dir, ReadOptions(column, turns, skip_bad_rows))
+    site = None
+    if base_url is not None:
+        site = ServerSite(config, loaded, parse_address(base_url, timeout, api_key))
     folder = out or default_folder()
     with BenchView(config, loaded) as view:
         record = run_bench(
             config,
             loaded,
+            site=site,
             output=Output(folder, resume=resume, overwrite=overwrite),
             watcher=view.watcher(),
-            origins=console.origins(ctx),
+            origins={k: v for k, v in named.items() if k != "api_key"},
         )
     view.show(record, folder)
     if as_json:

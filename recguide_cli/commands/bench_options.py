@@ -222,3 +222,17 @@ AsJson = Annotated[
     bool,
     typer.Option("--json", rich_help_panel=RESULT, help="One JSON line on stdout."),
 ]
+BaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=MODEL,
+        help="Measure an OpenAI-compatible server, e.g. http://127.0.0.1:8000.",
+    ),
+]
+ApiKey = Annotated[
+    str | None,
+    typer.Option(envvar="RECGUIDE_API_KEY", rich_help_panel=MODEL, help="Key of that server."),
+]
+Timeout = Annotated[
+    float, typer.Option(rich_help_panel=MODEL, help="Seconds that an answer may take.")
+]

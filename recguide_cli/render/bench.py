@@ -104,8 +104,10 @@ class BenchView:
         rows = record["rows"]
         baseline = {_load(r): r["tps"] for r in rows if r["method"] == "ar"}
         about = record["run"]
+        config = self._config
+        where = config.model or config.base_url
         console.table(
-            f"{self._config.model} on {', '.join(self._config.data)}, clock: {rows[0]['clock']}",
+            f"{where} on {', '.join(config.data)}, clock: {rows[0]['clock']}",
             COLUMNS,
             [_cells(row, baseline) for row in rows],
         )
@@ -150,6 +152,12 @@ def _remarks(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> list[str]
         f"{row['requests_per_s']:.2f}."
         for row in rows
         if row["goodput"] is not None
+    ]
+    remarks += [
+        f"{cell_of(row).key}: accepted length {found['accepted_length']:.2f} by the server's "
+        f"{found['source']}."
+        for row in rows
+        if (found := row.get("server_metrics"))
     ]
     failed = sum(row["failed"] for row in rows)
     if failed:

@@ -16,6 +16,8 @@ from recguide_core.engine.settings import BATCHING
 from recguide_core.errors import UsageError, nearest
 from recguide_core.records import MAX_BLOCK
 
+SERVER = "server"
+"""Method of a run against a server that is taken as it is."""
 MIN_REQUESTS = 32
 REFERENCE_BATCH = 16
 
@@ -59,6 +61,7 @@ class BenchConfig:
             folder where it and its tables are looked for; `force`: take it though it was made
             for another model or device.
         held_out: leave out prompts that the policy was made with.
+        base_url: a server to measure instead of the embedded engine.
     """
 
     model: str = "nld-tiny"
@@ -89,6 +92,7 @@ class BenchConfig:
     tables: str | None = None
     force: bool = False
     held_out: bool = False
+    base_url: str | None = None
 
     def __post_init__(self) -> None:
         self._check_names()
@@ -106,7 +110,8 @@ class BenchConfig:
 
     def _check_names(self) -> None:
         for name in self.methods:
-            check_method(name)
+            if self.base_url is None or name != SERVER:
+                check_method(name)
         check_template(self.template)
         if self.batching not in BATCHING:
             raise UsageError(f"No batching '{self.batching}'.", nearest(self.batching, BATCHING))

@@ -189,4 +189,9 @@ def _take(row: RequestRow, event: TokenEvent, now: float) -> None:
     row.rounds, row.forwards = finished.rounds, finished.forwards
     row.reused, row.round_tokens = finished.reused, finished.round_tokens
     row.tokens = [int(t) for t in finished.tokens]
+    usage = getattr(event, "usage", None)
+    if usage is not None:
+        # A server: its counts, or the chunks where it gives none.
+        row.token_count = int(usage.get("completion_tokens") or sum(row.chunk_tokens))
+        row.prompt_tokens = int(usage.get("prompt_tokens") or 0)
     row.origins = [int(o) for o in finished.origins]

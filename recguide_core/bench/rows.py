@@ -31,6 +31,7 @@ class RequestRow:
         round_block, round_accepted, round_source: B, A and draft source of each round.
         prompt, tokens: ids of prompt and output; origins: where each token of the output came
             from (records.Origin).
+        token_count: output tokens as a server counts them; None where `tokens` has them.
         lossless: exact, near-tie, different, or None where not checked; `evidence` is the
             position, tokens and margin of the first difference.
     """
@@ -60,6 +61,7 @@ class RequestRow:
     round_source: list[int] = field(default_factory=list)
     prompt: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
+    token_count: int | None = None
     origins: list[int] = field(default_factory=list)
     lossless: str | None = None
     evidence: dict[str, Any] | None = None
@@ -75,7 +77,12 @@ class RequestRow:
 
     @property
     def output_tokens(self) -> int:
-        return len(self.tokens)
+        return len(self.tokens) if self.token_count is None else self.token_count
+
+    @property
+    def chunks_counted(self) -> bool:
+        """Whether the sizes of the chunks are known (a server tells only their sum)."""
+        return sum(self.chunk_tokens) == self.output_tokens
 
     def as_record(self) -> dict[str, Any]:
         """The row as JSON and Parquet write it, derived latencies included."""
@@ -197,7 +204,7 @@ def _duration(rows: Sequence[RequestRow]) -> float:
 def _steady(rows: Sequence[RequestRow], concurrency: int) -> float | None:
     firsts = [row.first_s for row in rows if row.first_s is not None]
     window = metrics.steady_window([row.arrival_s for row in rows], firsts, concurrency)
-    if window is None:
+    if window is None or not all(row.chunks_counted for row in rows):
         return None
     times = np.array([t for row in rows for t in row.chunk_s], dtype=np.float64)
     counts = np.array([n for row in rows for n in row.chunk_tokens], dtype=np.int64)
@@ -218,10 +225,11 @@ def _distributions(
         spread[name] = metrics.summary([r[name] for r in records if r[name] is not None])
     empty = [np.empty(0)]
     by_chunk = [metrics.chunk_gaps_ms(row.chunk_s) for row in rows] or empty
-    by_token = [metrics.token_gaps_ms(row.chunk_s, row.chunk_tokens) for row in rows] or empty
+    counted = [row for row in rows if row.chunks_counted]
+    by_token = [metrics.token_gaps_ms(r.chunk_s, r.chunk_tokens) for r in counted] or empty
     spread["itl_chunk_ms"] = metrics.summary(np.concatenate(by_chunk))
     spread["itl_token_ms"] = metrics.summary(np.concatenate(by_token))
-    sizes = [float(n) for row in rows for n in row.chunk_tokens[1:]]
+    sizes = [float(n) for row in counted for n in row.chunk_tokens[1:]]
     spread["chunk_tokens"] = metrics.summary(sizes)
     return spread
 
