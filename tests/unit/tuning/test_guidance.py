@@ -1,0 +1,76 @@
+"""Reading rho, pins and expected overlap between tuned loads; what planners make of them."""
+
+import numpy as np
+import pytest
+
+from recguide_core.engine.guidance import Guidance
+from recguide_core.engine.planners_adaptive import RecGuidePlanner
+from recguide_core.policy.cost import Milliseconds, Shapes
+from recguide_core.policy.value import ANY, Stratum, ValueTable
+from recguide_core.records import MAX_BLOCK, RequestTable
+
+MENU = (1, 4, 16)
+
+
+class PerToken:
+    def ms(self, shapes: Shapes) -> Milliseconds:
+        return 10.0 + 0.01 * shapes.query_tokens.astype(np.float64)
+
+
+def flat_table(accepted: dict[int, int]) -> ValueTable:
+    """V is the same whatever the history."""
+    survival = np.zeros((2, len(accepted), MAX_BLOCK))
+    for j, length in enumerate(accepted.values()):
+        survival[:, j, :length] = 1.0
+    weight, rounds = np.ones((2, len(accepted))), np.ones((2, len(accepted)), np.int64)
+    strata = [
+        Stratum(ANY, False, lagged, np.empty(0), survival, weight, rounds)
+        for lagged in (False, True)
+    ]
+    return ValueTable(list(accepted), strata)
+
+
+def guidance(**changes: object) -> Guidance:
+    table = flat_table({1: 1, 4: 3, 16: 5})
+    return Guidance(table, PerToken(), {1: 0.1, 100: 0.3}, menu=MENU, **changes)  # type: ignore[arg-type]
+
+
+def blocks(plan: Guidance, load: int) -> list[int]:
+    table = RequestTable.sized(2)
+    table.live[:] = table.decoding[:] = True
+    table.remaining[:], table.room[:] = 100, 100
+    planner = RecGuidePlanner(plan)
+    return planner.blocks(table, np.array([0, 1]), load).tolist()
+
+
+def test_rho_is_read_on_a_log_scale_and_held_outside() -> None:
+    assert guidance().rho_at(10) == pytest.approx(0.2)
+    assert guidance().rho_at(1) == pytest.approx(0.1)
+    assert guidance().rho_at(4000) == pytest.approx(0.3)
+
+
+def test_pin_of_the_nearest_load_counts() -> None:
+    pinned = guidance(pinned={1: 0, 8: 4, 128: 1})
+    assert [pinned.pin_at(c) for c in (1, 2, 4, 20, 64)] == [0, 0, 4, 4, 1]
+    assert guidance().pin_at(8) == 0
+    assert blocks(pinned, 8) == [4, 4]
+    assert blocks(pinned, 100) == [1, 1]
+    assert blocks(pinned, 1) == [16, 16]
+
+
+def test_expected_overlap_is_read_between_loads() -> None:
+    plan = guidance(overlap={1: {4: (0.6, 2.0), 16: (0.4, 1.0)}, 100: {4: (0.0, 0.0)}})
+    reuse, rows = plan.overlap_at(10)
+    assert reuse == pytest.approx([0, 0.3, 0.2])
+    assert rows == pytest.approx([0, 1.0, 0.5])
+    assert plan.overlap_at(1)[0] == pytest.approx([0, 0.6, 0.4])
+
+
+def test_expected_overlap_makes_a_block_cheaper() -> None:
+    # Serial rounds: V - rho T = 1 - .15 x 10, 3 - .15 x 20, 5 - .15 x 20; B = 4 never wins.
+    rho = {1: 0.35, 100: 0.35}
+    table = flat_table({1: 1, 4: 3, 16: 3})
+    serial = Guidance(table, PerToken(), rho, menu=MENU)
+    assert blocks(serial, 1) == [1, 1]
+    overlapped = Guidance(table, PerToken(), rho, menu=MENU, overlap={1: {4: (0.9, 0.0)}})
+    assert blocks(overlapped, 1) == [4, 4]
