@@ -194,7 +194,8 @@ def server_command(
     env = {VARIABLE: str(settings_file), "SGLANG_EXTERNAL_MODEL_PACKAGE": MODELS_PACKAGE}
     if cpu:
         # Bound OpenMP threads that share cores with other processes run thirty times slower.
-        env |= {"SGLANG_USE_CPU_ENGINE": "1", "SGLANG_CPU_OMP_THREADS_BIND": "0"}
+        ranks = "|".join(str(rank) for rank in range(config.tp * config.dp))
+        env |= {"SGLANG_USE_CPU_ENGINE": "1", "SGLANG_CPU_OMP_THREADS_BIND": ranks}
         env["OMP_NUM_THREADS"] = "1"
     argv = [sys.executable, "-m", "sglang.launch_server", *_arguments(config, folder, cpu)]
     return Command([*argv, *config.extra], env, notes + remarks)

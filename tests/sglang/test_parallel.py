@@ -19,6 +19,7 @@ def test_two_ranks_give_the_tokens_of_one(tmp_path):
         PluginSettings(method="overlap", block=6),
         {"tp_size": 2, "context_length": 512},
         model=checkpoint,
+        environment={"SGLANG_CPU_OMP_THREADS_BIND": "0|1"},
     )
     done = Embedded(checkpoint, max_positions=512).run(requests)
     for request, answer in zip(requests, record["waves"][0], strict=True):
