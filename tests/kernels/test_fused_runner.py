@@ -13,6 +13,7 @@ from recguide_core.engine.backend import execution_for, target_of
 from recguide_core.engine.engine import Engine
 from recguide_core.engine.fused_runner import FusedRunner
 from recguide_core.engine.planners import ArPlanner, LinearPlanner
+from recguide_core.engine.planners_overlap import OverlapPlanner, TidarPlanner
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.errors import CapacityError
 from recguide_core.kernels.device_forward import geometry_of
@@ -20,6 +21,7 @@ from recguide_core.kernels.graphs import FIRST, GraphCache
 from recguide_core.kernels.ops import TorchRoundOps
 from recguide_core.model.lora import DraftAdapter
 from recguide_core.model.registry import load_model
+from recguide_core.policy.branches import BranchRule
 from recguide_core.records import Request, Sampling
 
 TEXTS = ("12 + 30 = ", "List three fruits.", "Say hello.")
@@ -59,7 +61,17 @@ def finish(engine: Engine, model, **options) -> dict[str, list[int]]:
     return {e.key: e.finished.tokens.tolist() for e in engine.run() if e.finished is not None}
 
 
-@pytest.mark.parametrize("planner", [ArPlanner, lambda: LinearPlanner(8)], ids=["ar", "linear"])
+@pytest.mark.parametrize(
+    "planner",
+    [
+        ArPlanner,
+        lambda: LinearPlanner(8),
+        # A delta above 1 finds every position risky: branches in every round.
+        lambda: OverlapPlanner(8, BranchRule(delta=1.1)),
+        lambda: TidarPlanner(4),
+    ],
+    ids=["ar", "linear", "overlap", "tidar"],
+)
 def test_same_tokens_as_the_torch_runner(model, planner) -> None:
     want = finish(engine_for(model, planner()), model)
     engine = engine_for(model, planner())
