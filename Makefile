@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.recguide-ready
 EXTRAS := serve,plots,dev
 SGLANG_VENV := .venv-sglang
+DOCS_VENV := .venv-docs
 QUICK := -m "not gpu and not slow"
 # One numerical thread: the bundled model is small, and threads that spin hurt on a shared machine.
 THREADS ?= 1
@@ -58,9 +59,13 @@ test-sglang: ## The SGLang engine in its own environment
 tables: $(READY) ## Remake the shipped tables
 	bash scripts/make_tables.sh $(RECGUIDE_DATA_DIR)
 
-docs: $(READY) ## Build the documentation site into site/
-	$(BIN)/pip install --quiet --constraint constraints.txt mkdocs-material
-	$(BIN)/mkdocs build --strict
+docs: $(DOCS_VENV)/.recguide-ready ## Build the documentation site into site/
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
+
+$(DOCS_VENV)/.recguide-ready: constraints.txt
+	$(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/pip install --quiet --constraint constraints.txt mkdocs-material
+	@touch $@
 
 wheel: $(READY) ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel --no-isolation
