@@ -1,4 +1,4 @@
-"""From a checked body to engine requests: prompts, sampling, budgets, methods.
+"""From a checked body to engine requests: prompts, budgets, answers.
 
 Whatever the body asks for is either done or refused by name; nothing is silently dropped.
 """
@@ -13,23 +13,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recguide_core.engine.planners import TAKES_BLOCK
-from recguide_core.errors import nearest
-from recguide_core.records import Request, Sampling
+from recguide_core.records import Request
 from recguide_core.serving.chat import prompt_of
 from recguide_core.serving.errors import ApiError, unsupported
 from recguide_core.serving.generation import Generation
 from recguide_core.serving.runtime import Runtime
-from recguide_core.serving.schema import (
-    INT64,
-    ChatBody,
-    CompletionBody,
-    GenerationBody,
-    SpeculationOptions,
-)
+from recguide_core.serving.schema import ChatBody, CompletionBody, GenerationBody
 from recguide_core.serving.streaming import TextStream
+from recguide_core.serving.wishes import choose_method, sampling_of, stop_strings
 
-LEAST_TEMPERATURE = 1e-3
 LONG_TEXT = 1 << 14
 """Texts from this many characters on are tokenized outside the event loop."""
 
@@ -100,9 +92,9 @@ async def prepare_chat(runtime: Runtime, body: ChatBody, key: str) -> Prepared:
             400, "max_tokens and max_completion_tokens differ; send one.", param="max_tokens"
         )
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    ids = await encode(runtime, prompt_of(runtime.model, body.messages))
+    prompts = await encode(runtime, [prompt_of(runtime.model, body.messages)])
     limit = body.max_completion_tokens or body.max_tokens
-    return _prepare(runtime, body, [ids], limit, logprobs, key)
+    return _prepare(runtime, body, prompts, limit, logprobs, key)
 
 
 async def prepare_completion(runtime: Runtime, body: CompletionBody, key: str) -> Prepared:
@@ -116,36 +108,56 @@ async def prepare_completion(runtime: Runtime, body: CompletionBody, key: str) -
         raise unsupported("best_of", "'best_of' is not supported beyond n; leave it out.")
     if body.echo and body.logprobs is not None:
         raise unsupported("echo", "'echo' together with 'logprobs' is not supported.")
-    prompts = [await encode(runtime, p) if isinstance(p, str) else p for p in _prompts(body)]
+    texts, prompts = await _prompts(runtime, body)
     # The completions API has 16 as its default budget.
     limit = body.max_tokens if body.max_tokens is not None else 16
     prepared = _prepare(runtime, body, prompts, limit, body.logprobs, key)
     if body.echo:
-        texts = [
-            p if isinstance(p, str) else runtime.tokenizer.decode(p, skip_special=False)
-            for p in _prompts(body)
-        ]
+        if texts is None:
+            texts = [runtime.tokenizer.decode(ids, skip_special=False) for ids in prompts]
         prepared.echo = [text for text in texts for _ in range(body.n or 1)]
     return prepared
 
 
-def _prompts(body: CompletionBody) -> list[str] | list[list[int]]:
-    """A prompt is a text, token ids, or a list of either."""
+async def _prompts(
+    runtime: Runtime, body: CompletionBody
+) -> tuple[list[str] | None, list[list[int]]]:
+    """A prompt is a text, token ids, or a list of either; texts (None = ids were sent) and ids."""
     prompt = body.prompt
     if isinstance(prompt, str):
-        return [prompt]
+        return [prompt], await encode(runtime, [prompt])
     if not prompt:
         raise ApiError(400, "'prompt' is empty.", param="prompt")
-    if isinstance(prompt[0], int):
-        return [[token for token in prompt if isinstance(token, int)]]
-    return prompt
+    texts = [part for part in prompt if isinstance(part, str)]
+    if texts:
+        return texts, await encode(runtime, texts)
+    ids = [part for part in prompt if isinstance(part, int)]
+    return None, [ids] if ids else [part for part in prompt if isinstance(part, list)]
 
 
-async def encode(runtime: Runtime, text: str) -> list[int]:
-    """Token ids of a prompt."""
-    if len(text) < LONG_TEXT:
-        return runtime.tokenizer.encode(text)
-    return await asyncio.to_thread(runtime.tokenizer.encode, text)
+async def encode(runtime: Runtime, texts: Sequence[str]) -> list[list[int]]:
+    """Token ids of prompts; long ones are tokenized outside the event loop.
+
+    Raises:
+        ApiError: a prompt is too long whatever its tokens are, so it is not even tokenized.
+    """
+    longest, context = runtime.vocabulary.longest, runtime.engine.context
+    for text in texts:
+        if longest is not None and len(text) > longest * context:
+            raise ApiError(
+                400,
+                f"A prompt of {len(text)} characters exceeds this model's context of {context} "
+                "tokens. Shorten the prompt.",
+                param="prompt",
+                code="context_length_exceeded",
+            )
+
+    def work() -> list[list[int]]:
+        return [runtime.tokenizer.encode(text) for text in texts]
+
+    if sum(map(len, texts)) < LONG_TEXT:
+        return work()
+    return await asyncio.to_thread(work)
 
 
 def _prepare(
@@ -217,80 +229,3 @@ def check_prompt(runtime: Runtime, ids: Sequence[int]) -> None:
         raise ApiError(400, f"Token ids must be below {vocab}.", param="prompt")
     if runtime.model.config.mask_id in ids:
         raise ApiError(400, "The prompt contains the MASK token.", param="prompt")
-
-
-def stop_strings(body: GenerationBody, most: int, longest: int) -> list[str]:
-    """The stop strings of a body, checked."""
-    stops = [body.stop] if isinstance(body.stop, str) else (body.stop or [])
-    if len(stops) > most:
-        raise ApiError(400, f"At most {most} stop strings are allowed.", param="stop")
-    for stop in stops:
-        if not stop:
-            raise ApiError(400, "A stop string is empty.", param="stop")
-        if len(stop) > longest:
-            raise ApiError(400, f"Stop strings have at most {longest} characters.", param="stop")
-    return stops
-
-
-def choose_method(runtime: Runtime, wish: SpeculationOptions | None) -> tuple[str, int, int]:
-    """(method, planner index, block size or 0) that a request is served with."""
-    if wish is None:
-        return runtime.default_method, runtime.methods[runtime.default_method], 0
-    if wish.enabled is False:
-        if wish.method not in (None, "ar"):
-            raise ApiError(
-                400,
-                "speculation.enabled is false, yet a method is named.",
-                param="speculation.method",
-            )
-        return "ar", runtime.methods["ar"], 0
-    method = wish.method or runtime.default_method
-    if method not in runtime.methods:
-        raise ApiError(
-            400,
-            f"Unknown or unavailable method. {nearest(method, runtime.methods)}",
-            param="speculation.method",
-            code="invalid_value",
-        )
-    block = wish.block_size or 0
-    if block and method not in TAKES_BLOCK:
-        raise ApiError(
-            400,
-            f"The method '{method}' has no fixed block size.",
-            param="speculation.block_size",
-            code="invalid_value",
-        )
-    return method, runtime.methods[method], block
-
-
-def sampling_of(runtime: Runtime, body: GenerationBody, seed: int) -> Sampling:
-    """Sampling of one answer; choice i of a seeded request uses seed + i."""
-    temperature = runtime.settings.temperature if body.temperature is None else body.temperature
-    if 0 < temperature < LEAST_TEMPERATURE:
-        raise ApiError(
-            400,
-            f"temperature must be 0 (greedy) or at least {LEAST_TEMPERATURE:g}.",
-            param="temperature",
-        )
-    return Sampling(
-        temperature=temperature,
-        top_p=1.0 if body.top_p is None else body.top_p,
-        top_k=body.top_k or 0,
-        min_p=body.min_p or 0.0,
-        seed=(seed + INT64) % (2 * INT64) - INT64,
-        logit_bias=biases_of(body, runtime.model.config.vocab),
-    )
-
-
-def biases_of(body: GenerationBody, vocab: int) -> tuple[tuple[int, float], ...]:
-    """(token id, bias) pairs of a body, checked."""
-    pairs = []
-    for name, bias in (body.logit_bias or {}).items():
-        if not (name.isascii() and name.isdigit() and len(name) < 10 and int(name) < vocab):
-            raise ApiError(400, f"Keys are token ids below {vocab}.", param="logit_bias")
-        if not -100 <= bias <= 100:
-            raise ApiError(400, "A bias lies between -100 and 100.", param="logit_bias")
-        pairs.append((int(name), float(bias)))
-    if len(pairs) > 1024:
-        raise ApiError(400, "At most 1024 tokens can be biased.", param="logit_bias")
-    return tuple(pairs)

@@ -46,7 +46,7 @@ class ServerMetrics:
         info: dict[str, str],
     ) -> None:
         # A second sample per series that says only when it began.
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         registry = self.registry = CollectorRegistry()
 
         def counter(name: str, text: str, labels: Iterable[str] = ()) -> Counter:

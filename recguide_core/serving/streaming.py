@@ -41,6 +41,14 @@ class Vocabulary:
         self.silent = silent | special
         self.byte_level = isinstance(raw.decoder, decoders.ByteLevel)
         self._bytes: dict[int, bytes] = {}
+        self.longest = self._longest()
+
+    def _longest(self) -> int | None:
+        """Bytes of the longest token; None where text may shrink before it is tokenized."""
+        raw = self.tokenizer.raw
+        if not self.byte_level or raw.normalizer is not None:
+            return None
+        return max(len(name.encode()) for name in raw.get_vocab())
 
     def bytes_of(self, token: int) -> bytes:
         """UTF-8 (or a part of it) that the token stands for; special tokens by their name."""

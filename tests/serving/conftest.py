@@ -1,19 +1,30 @@
 """A real server on a free port of 127.0.0.1, in a thread, with its runtime within reach."""
 
+import sys
 import threading
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import httpx
 import openai
 import pytest
+import torch
 
+from recguide_core.engine.drafter import DFlashCache
 from recguide_core.engine.engine import Engine
+from recguide_core.engine.methods import make_planner
+from recguide_core.engine.planners import METHODS
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.serving.launch import LaunchConfig, launch
 from recguide_core.serving.runtime import Runtime, ServedEngine
 from recguide_core.serving.server import Server
 from recguide_core.serving.settings import ServerSettings
+from recguide_core.tiny.drafter import DFlashDrafter, DrafterShape
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from harness import toy_guidance
 
 MODEL = "nld-tiny"
 QUESTION = "Gina has 14 eggs. Then Gina gives 5 eggs to Chloe. How many eggs does Gina have?"
@@ -65,11 +76,24 @@ EMPTY = {"active": 0, "running": 0, "waiting": 0, "kv": True}
 
 @pytest.fixture(scope="session")
 def served() -> ServedEngine:
-    """The bundled model with every method that it has; tests start servers over it."""
-    config = LaunchConfig(
-        method="overlap", engine=EngineSettings(max_requests=8, threads=1, max_admitted=0)
-    )
-    return launch(config)
+    """The bundled model with every method; tests start servers over it.
+
+    Tables of the adaptive methods are made up and the drafter of dflash is untrained: the text
+    does not depend on either, and the tests then need no trained artefact.
+    """
+    config = LaunchConfig(method="overlap", engine=EngineSettings(max_requests=8, threads=1))
+    made = launch(config)
+    planners = {name: made.engine.planners[place] for name, place in made.methods.items()}
+    for name in METHODS:
+        planners.setdefault(name, make_planner(name, guidance=toy_guidance()))
+    made.engine.planners = list(planners.values())
+    return replace(made, methods={name: place for place, name in enumerate(planners)})
+
+
+def untrained_drafter(model):
+    torch.manual_seed(0)
+    drafter = DFlashDrafter(DrafterShape(), model.transformer.weights.embed)
+    return DFlashCache(drafter, model.config.mask_id)
 
 
 @pytest.fixture(scope="session")
@@ -82,6 +106,7 @@ def start_server(served):
             served.model,
             planners=served.engine.planners,
             settings=replace(served.engine.settings, **(engine or {})),
+            drafter=untrained_drafter(served.model),
         )
         runtime = Runtime(replace(served, engine=built), ServerSettings(MODEL, port=0, **settings))
         listening = threading.Event()

@@ -1,7 +1,10 @@
 """The API through the official client: whole and streamed, sync and async."""
 
 import asyncio
+import json
 import math
+import shutil
+import subprocess
 
 import httpx
 import openai
@@ -97,10 +100,19 @@ def test_n_answers_use_seed_plus_index(live, question, stream):
 
 @pytest.mark.parametrize(
     ("method", "block"),
-    [("linear", 4), ("linear", 32), ("overlap", None), ("overlap", 5), ("tidar", 8)],
+    [
+        ("linear", 4),
+        ("linear", 32),
+        ("overlap", None),
+        ("overlap", 5),
+        ("tidar", 8),
+        ("dflash", 6),
+        ("adaptive", None),
+        ("recguide", None),
+    ],
 )
 def test_a_seeded_request_gives_the_same_text_by_every_method(live, question, method, block):
-    options = {"temperature": 0.7, "top_p": 0.95, "seed": 3, "max_tokens": 40}
+    options = {"temperature": 0.7, "top_p": 0.95, "seed": 3, "max_tokens": 24}
     wish = {"method": method, **({"block_size": block} if block else {})}
     plain = live.chat(**options, speculation={"enabled": False}).json()
     other = live.chat(**options, speculation=wish).json()
@@ -201,7 +213,7 @@ def test_echo(live, stream):
 def test_logit_bias_is_obeyed_by_every_method(live):
     banned = live.chat(max_tokens=1, logprobs=True).json()["choices"][0]["logprobs"]["content"][0]
     token = live.runtime.tokenizer.encode(banned["token"])[0]
-    options = {"max_tokens": 24, "logit_bias": {str(token): -100}}
+    options = {"max_tokens": 12, "logit_bias": {str(token): -100}}
     texts = {
         live.chat(**options, speculation={"method": m}).json()["choices"][0]["message"]["content"]
         for m in live.runtime.methods
@@ -236,8 +248,8 @@ def test_unspecified_budgets_reach_the_end_of_text_or_context(live):
 def test_default_temperature_samples(live):
     body = {
         "temperature": None,
-        "max_tokens": 24,
-        "n": 8,
+        "max_tokens": 12,
+        "n": 6,
         "messages": [{"role": "user", "content": "A"}],
     }
     texts = {choice["message"]["content"] for choice in live.chat(**body).json()["choices"]}
@@ -249,6 +261,22 @@ def test_ignore_eos_goes_on(live):
     assert stopped["choices"][0]["finish_reason"] == "stop", "the model should end its answer"
     on = live.chat(max_tokens=stopped["usage"]["completion_tokens"] + 5, ignore_eos=True).json()
     assert on["choices"][0]["finish_reason"] == "length"
+
+
+def test_curl(live):
+    if shutil.which("curl") is None:
+        pytest.skip("needs curl")
+    body = {"model": MODEL, "prompt": "Gina has", "max_tokens": 4, "temperature": 0}
+    answers = []
+    for stream in (False, True):
+        asked = json.dumps({**body, "stream": stream})
+        command = ["curl", "-sS", "--no-buffer", "--max-time", "60", f"{live.url}/v1/completions"]
+        command += ["-H", "Content-Type: application/json", "-d", asked]
+        answers.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    chunks = [json.loads(c[6:]) for c in answers[1].split("\n\n") if c.startswith("data: {")]
+    text = "".join(chunk["choices"][0]["text"] for chunk in chunks)
+    assert json.loads(answers[0])["choices"][0]["text"] == text != ""
+    assert answers[1].endswith("data: [DONE]\n\n")
 
 
 def test_the_wire_format_of_a_stream(live, question):

@@ -2,9 +2,10 @@
 
 import asyncio
 import random
+import threading
+import time
 
 import httpx
-import pytest
 
 MODEL = "nld-tiny"
 PATH = "/v1/completions"
@@ -29,16 +30,16 @@ def texts_of(responses):
 
 
 def test_128_clients_are_all_answered(live):
-    bodies = [body(i % 16, 4) for i in range(128)]
+    bodies = [body(i % 16, 3) for i in range(128)]
     responses = asyncio.run(post_all(live, bodies))
     assert [r.status_code for r in responses] == [200] * 128
-    assert all(r.json()["usage"]["completion_tokens"] == 4 for r in responses)
+    assert all(r.json()["usage"]["completion_tokens"] == 3 for r in responses)
     texts = texts_of(responses)
     assert all(texts[i] == texts[i % 16] for i in range(128)), "same prompt, same text"
 
 
 def test_memory_for_one_and_a_half_requests_serves_eight_clients(start_server, live, empty_server):
-    tokens = 28
+    tokens = 20
     length = len(live.runtime.tokenizer.encode(body(0, 1)["prompt"])) + tokens
     tight = start_server(engine={"kv_tokens": -(-length * 3 // 2 // 16) * 16})
     bodies = [body(i, tokens, speculation={"method": m}) for i, m in
@@ -61,10 +62,10 @@ def test_a_request_larger_than_the_memory_is_refused(start_server):
 
 def test_a_full_queue_answers_429(start_server, empty_server):
     small = start_server(engine={"max_requests": 1}, max_queue=2)
-    responses = asyncio.run(post_all(small, [body(i, 64) for i in range(12)]))
+    responses = asyncio.run(post_all(small, [body(i, 40) for i in range(8)]))
     refused = [r for r in responses if r.status_code == 429]
     assert {r.status_code for r in responses} == {200, 429}
-    assert 0 < len(refused) <= 9
+    assert 0 < len(refused) <= 5
     for response in refused:
         assert int(response.headers["retry-after"]) >= 1
         assert response.json()["error"]["code"] == "queue_full"
@@ -98,14 +99,45 @@ def test_200_random_aborts_then_a_normal_request(live):
     assert live.post(PATH, body(3, 8)).json()["choices"][0]["text"] == expected
 
 
-def test_a_disconnect_ends_the_work_within_one_round(start_server, empty_server):
+def test_a_disconnect_ends_the_work(start_server, empty_server):
     one = start_server(engine={"max_requests": 1})
     engine = one.runtime.engine
-    with httpx.stream("POST", f"{one.url}{PATH}", json=body(1, 1500, stream=True)) as response:
-        lines = response.iter_lines()
-        next(lines)
+    asked = body(1, 1500, stream=True, speculation={"enabled": False})
+    with httpx.stream("POST", f"{one.url}{PATH}", json=asked) as response:
+        next(response.iter_lines())
     assert one.settled() == empty_server
-    assert engine.counters.steps < 500, "1500 tokens would have needed more forwards"
+    assert engine.counters.steps < 1000, "plain decoding needs 1500 forwards for 1500 tokens"
+
+
+def test_an_abort_takes_effect_within_one_round(start_server, empty_server):
+    """The client leaves while a step is held up: that step ends, and no other one is begun."""
+    one = start_server(engine={"max_requests": 1})
+    executor, run = one.runtime.engine.executor, one.runtime.engine.executor.execute
+    begun, held = [], threading.Event()
+
+    def execute(step, needs):
+        begun.append(len(begun))
+        if len(begun) == 4:
+            held.wait(30)
+        return run(step, needs)
+
+    executor.execute = execute
+    try:
+        with httpx.stream("POST", f"{one.url}{PATH}", json=body(1, 1500, stream=True)) as answer:
+            next(answer.iter_lines())
+            wait_for(lambda: len(begun) == 4)
+        wait_for(lambda: not one.runtime.thread._messages.empty())
+    finally:
+        held.set()
+    assert one.settled() == empty_server
+    assert len(begun) == 4
+
+
+def wait_for(condition, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "the condition never came true"
+        time.sleep(0.01)
 
 
 def test_an_idle_engine_sleeps(live):
@@ -116,10 +148,9 @@ def test_an_idle_engine_sleeps(live):
     assert live.runtime.engine.counters.steps == before
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_mixed_methods_in_one_batch_agree(live, stream):
-    wishes = [{"method": m} for m in ("ar", "linear", "overlap", "tidar")]
+def test_mixed_methods_in_one_batch_agree(live):
+    wishes = [{"method": m} for m in live.runtime.methods]
     wishes += [{"enabled": False}, {"method": "linear", "block_size": 3}]
-    bodies = [body(9, 32, speculation=wish) for wish in wishes for _ in range(2)]
+    bodies = [body(9, 32, speculation=wish) for wish in wishes]
     texts = texts_of(asyncio.run(post_all(live, bodies)))
     assert len(set(texts)) == 1

@@ -62,7 +62,7 @@ def standard_error(response, status=400):
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"speculation": {"method": "magic"}}, "speculation.method"),
-        ({"speculation": {"method": "recguide"}}, "speculation.method"),
+        ({"speculation": {"method": "recguide", "block_size": 8}}, "speculation.block_size"),
         ({"speculation": {"enabled": False, "method": "linear"}}, "speculation.method"),
         ({"speculation": {"block_size": 0}}, "speculation.block_size"),
         ({"speculation": {"block_size": 33}}, "speculation.block_size"),
