@@ -151,6 +151,7 @@ class Emitted(_Buffers):
             (A after the cut at EOS and budget; 0 for requests that did not verify), int32 [N].
         matched: accepted drafts before the cut; hit: reused branch or -1; width: verified B.
         finished: 0 goes on, 1 EOS, 2 budget. int32 [N]. entropy: e_t, fp32 [N].
+        next_tokens: packed tokens of the step behind this one, int32 [1].
     """
 
     tokens: torch.Tensor
@@ -160,14 +161,26 @@ class Emitted(_Buffers):
     width: torch.Tensor
     finished: torch.Tensor
     entropy: torch.Tensor
+    next_tokens: torch.Tensor
+
+    @classmethod
+    def over(cls, flat: torch.Tensor, slots: int) -> Emitted:
+        """Views of one int32 buffer of `flat_size(slots)` elements."""
+        cut = slots * MAX_BLOCK
+        columns = flat[cut : cut + 6 * slots].view(6, slots)
+        count, matched, hit, width, finished, entropy = columns
+        return cls(
+            flat[:cut].view(slots, MAX_BLOCK), count, matched, hit, width, finished,
+            entropy.view(torch.float32), flat[-1:],
+        )  # fmt: skip
 
     @classmethod
     def sized(cls, slots: int, device: torch.device | str = "cpu") -> Emitted:
-        def ints(*shape: int) -> torch.Tensor:
-            return torch.zeros((slots, *shape), dtype=torch.int32, device=device)
+        return cls.over(torch.zeros(cls.flat_size(slots), dtype=torch.int32, device=device), slots)
 
-        entropy = torch.full((slots,), float("nan"), dtype=torch.float32, device=device)
-        return cls(ints(MAX_BLOCK), ints(), ints(), ints() - 1, ints(), ints(), entropy)
+    @staticmethod
+    def flat_size(slots: int) -> int:
+        return slots * (MAX_BLOCK + 6) + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Whole rounds on the device: state stays there, one small record a step comes back.
 
 A step is forward -> read-out -> settle -> choose -> assemble: it ends with the packed rows of the
-next step and its token count, so the host can launch the next step before it looks at what this
-one emitted. `ar`, `linear`, `overlap` and `tidar` run like this without any host decision.
+next step and its token count. The host waits once a step, for that count and for what was emitted
+(`collect`), launches the next step, and hands the tokens out while the device works. `ar`,
+`linear`, `overlap` and `tidar` run like this without any host decision.
 
     state, plan, rows (device)                                      host
     ------------------------------------------------------------    -------------------------
@@ -89,7 +90,10 @@ class DeviceRounds:
         self.plan = RoundPlan.sized(slots, device, settings.branches)
         self.rows = PackedRows.sized(self.capacity, slots, device)
         self.read = ReadoutBuffers.sized(self.capacity, device)
-        self.emitted = Emitted.sized(slots, device)
+        size = Emitted.flat_size(slots)
+        self._flat = torch.zeros(size, dtype=torch.int32, device=device)
+        self._host = torch.zeros(size, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self.emitted = Emitted.over(self._flat, slots)
         self.target = torch.full((slots,), settings.target, dtype=torch.int32, device=device)
         self._transformer = transformer
         self._make_ops = make_ops
@@ -102,8 +106,8 @@ class DeviceRounds:
     def done(self) -> bool:
         return self.tokens == 0
 
-    def step(self) -> Emitted:
-        """Run one step; afterwards `tokens` is the size of the next one."""
+    def launch(self) -> None:
+        """Start a step and the copy of its record; returns before the device is done."""
         key = GraphKey.of(self.tokens, len(self.state.live))
         tokens = self.capacity if key is None else min(key.tokens, self.capacity)
         forward = self._forward(tokens)
@@ -111,9 +115,20 @@ class DeviceRounds:
             self.graphs.run_eager(lambda: self._run(forward, tokens), "more tokens than a bucket")
         else:
             self.graphs.run(key, lambda: self._run(forward, tokens))
-        # The one wait of a step: what was emitted and how large the next forward is.
-        self.tokens = int(self.rows.q_ptr[-1])
-        return self.emitted
+        self._host.copy_(self._flat, non_blocking=True)
+
+    def collect(self) -> Emitted:
+        """Wait for the launched step; its record on the host, the caller's to keep."""
+        if self._flat.is_cuda:
+            torch.cuda.current_stream().synchronize()
+        record = Emitted.over(self._host.clone(), len(self.state.live))
+        self.tokens = int(record.next_tokens)
+        return record
+
+    def step(self) -> Emitted:
+        """Run one step; afterwards `tokens` is the size of the next one."""
+        self.launch()
+        return self.collect()
 
     def _forward(self, tokens: int) -> DeviceForward:
         if tokens not in self._forwards:
@@ -132,3 +147,4 @@ class DeviceRounds:
     def _choose_and_assemble(self, forward: DeviceForward) -> None:
         forward.ops.choose(self.state, self.target, self.settings.rule, self.plan)
         forward.ops.assemble(self.state, self.plan, self.rows)
+        self.emitted.next_tokens.copy_(self.rows.q_ptr[-1:])

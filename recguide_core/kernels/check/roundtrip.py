@@ -111,8 +111,12 @@ def replay(
         emitted, host = 0, 0.0
         before, began = state.rounds.sum().item(), time.perf_counter()
         reused = state.reused.sum().item()
-        for _ in range(steps):
-            record = loop.step()
+        loop.launch()
+        for left in reversed(range(steps)):
+            record = loop.collect()
+            if left:
+                loop.launch()
+            # Handing out overlaps with the step just launched.
             looked = time.perf_counter()
             emitted += int(record.count.sum())
             host += time.perf_counter() - looked
