@@ -16,6 +16,7 @@ from sglang.srt.distributed import (
     tensor_model_parallel_all_gather,
     tensor_model_parallel_all_reduce,
 )
+from sglang.srt.distributed.parallel_state import graph_capture
 from sglang.srt.layers.activation import SiluAndMul
 from sglang.srt.layers.layernorm import RMSNorm
 from sglang.srt.layers.linear import (
@@ -182,6 +183,7 @@ __all__ = [
     "from_rank_zero",
     "get_alloc_page_size",
     "get_alloc_reserve_per_decode",
+    "graph_capture",
     "is_last_piece",
     "kv_buffers",
     "most_requests",

@@ -15,14 +15,17 @@ import torch
 from recguide_core.engine.readings import ReadoutNeeds
 from recguide_core.engine.rows import PackedStep
 from recguide_core.engine.runner import PreparedStep, TorchRunner
-from recguide_core.kernels import launch
+from recguide_core.kernels import launch, tiles
+from recguide_core.kernels.backends import Target, reasons
 from recguide_core.kernels.ops import Geometry
 from recguide_core.kernels.sampling_torch import SamplingRows
+from recguide_core.model.lora import DraftAdapter
 from recguide_core.model.transformer import TokenBatch
 from recguide_core.sglang_plugin.row_attention import KernelRowAttention, TorchRowAttention
 from recguide_core.sglang_plugin.row_cache import RowCache
 
 Agree = Callable[[torch.Tensor], torch.Tensor]
+MakeKernels = Callable[[int, int], Any]
 
 
 class RowModel:
@@ -84,7 +87,9 @@ class FlatExecutor(ModuleRunner):
     ) -> None:
         super().__init__(module, cache, agree)
         self.parts = parts
+        self.why_twin = why_no_kernel(self.model.config, parts, self.device, module.weight_dtype)
         self._ops: dict[tuple[int, int], Any] = {}
+        self._make: MakeKernels | None = None
 
     def prepare(self, step: PackedStep, needs: ReadoutNeeds) -> PreparedStep:
         """Upload a step's indices and plan its attention over the row table."""
@@ -102,7 +107,7 @@ class FlatExecutor(ModuleRunner):
     def attention_of(self, step: PackedStep) -> TorchRowAttention | KernelRowAttention:
         """The packed kernel on CUDA where a compiled configuration exists, else the twin."""
         ops = None
-        if self.device.type == "cuda":
+        if self.why_twin is None:
             ops = self._kernels(len(step.positions), len(step.slots))
         if ops is None:
             return TorchRowAttention(self.cache, step, self.model.config.group)
@@ -116,19 +121,59 @@ class FlatExecutor(ModuleRunner):
             return None
         key = (bucket, rows)
         if key not in self._ops:
-            self._ops[key] = make_kernels(self.model.config, self.parts, *key, self.device)
+            self._ops[key] = self.maker()(*key)
         return self._ops[key]
 
+    def maker(self) -> MakeKernels:
+        """Makes kernels that share this executor's scratch memory."""
+        if self._make is None:
+            adapter: DraftAdapter | None = self.model.transformer.adapter
+            self._make = kernel_maker(self.model.config, adapter, self.parts, self.device)
+        return self._make
 
-def make_kernels(config: Any, parts: int, tokens: int, requests: int, device: torch.device) -> Any:
-    """`TritonRoundOps` of one bucket for this rank's heads, None when no kernel serves them."""
-    from recguide_core.kernels.cuda import multiprocessors
-    from recguide_core.kernels.ops_triton import TritonRoundOps
 
+def why_no_kernel(config: Any, parts: int, device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why attention runs on the torch twin, None where the packed kernel serves this model."""
     geometry = geometry_of(config, parts)
-    if not launch.attention_config(tokens, requests, geometry.group, config.head_dim, 1):
-        return None
-    return TritonRoundOps(geometry, tokens, requests, device, multiprocessors(device))
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    target = Target(
+        device=device.type,
+        dtype=str(dtype).removeprefix("torch."),
+        head_dim=geometry.head_dim,
+        group=geometry.group,
+        page=1,
+        eos_ids=len(geometry.eos_ids),
+        capability=capability,
+    )
+    return reasons(target)["triton"]
+
+
+def kernel_maker(
+    config: Any, adapter: DraftAdapter | None, parts: int, device: torch.device
+) -> MakeKernels:
+    """Makes `TritonRoundOps` for at most (tokens, requests) on a CUDA device.
+
+    All of them share one scratch memory, sized for the largest bucket: they run one at a time.
+    """
+    from recguide_core.kernels.cuda import multiprocessors
+    from recguide_core.kernels.ops_triton import TritonRoundOps, Workspace
+
+    geometry, processors = geometry_of(config, parts), multiprocessors(device)
+    rank = 0 if adapter is None else len(adapter.down[0])
+    rank = rank if rank in launch.LORA_RANKS else 0
+    tokens, requests = launch.TOKEN_BUCKETS[-1], launch.REQUEST_BUCKETS[-1]
+    most = tiles.capacity(
+        tokens, requests, geometry.group, launch.WIDE.block_m, geometry.kv_heads,
+        launch.PROGRAMS_PER_SM * processors,
+    )  # fmt: skip
+    workspace = Workspace.sized(geometry, tokens, most.partials, device, rank)
+
+    def make(tokens: int, requests: int) -> Any:
+        return TritonRoundOps(
+            geometry, tokens, requests, device, processors, rank=rank, workspace=workspace
+        )
+
+    return make
 
 
 def geometry_of(config: Any, parts: int) -> Geometry:

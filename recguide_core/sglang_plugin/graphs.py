@@ -16,19 +16,17 @@ import torch
 
 from recguide_core.engine.readings import ReadoutNeeds, StepReadings
 from recguide_core.engine.rows import PackedStep
-from recguide_core.kernels.graphs import GraphCache, GraphKey
+from recguide_core.kernels.graphs import GraphCache, GraphKey, Run
 from recguide_core.kernels.lora_torch import add_masked
 from recguide_core.kernels.ops import PageTable
 from recguide_core.kernels.readout_torch import read_out
 from recguide_core.model.transformer import TokenBatch
-from recguide_core.sglang_plugin.executors import FlatExecutor, make_kernels
+from recguide_core.sglang_plugin.executors import FlatExecutor, MakeKernels
 from recguide_core.sglang_plugin.row_cache import RowCache, writes_of
 
 MOST_TOKENS = 512
 """Largest graph: its logits are alive all at once (256 MiB in fp32 for 131072 ids)."""
 PADDING_SLOT = 0
-
-MakeKernels = Callable[[int, int], Any]
 
 
 class AdapterMask:
@@ -123,20 +121,28 @@ class GraphExecutor(FlatExecutor):
 
     Args:
         graphs: decides between replay and eager, and counts the reasons.
-        make_ops: kernels for at most (tokens, requests); None falls back to the eager path.
+        make_ops: kernels for at most (tokens, requests); None makes Triton's.
     """
 
-    def __init__(self, *args: Any, graphs: GraphCache, make_ops: MakeKernels, **kw: Any) -> None:
+    def __init__(
+        self, *args: Any, graphs: GraphCache, make_ops: MakeKernels | None = None, **kw: Any
+    ) -> None:
         super().__init__(*args, **kw)
         self.graphs = graphs
         self.replayed = False
+        self._no_kernel: str | None = None
         self._make_ops = make_ops
         self._buckets: dict[GraphKey, tuple[RowBuffers, Any, torch.Tensor]] = {}
+
+    def forbid(self, reason: str | None) -> None:
+        """Run everything eagerly for a reason; None allows graphs."""
+        self._no_kernel = reason
 
     def execute(self, step: PackedStep, needs: ReadoutNeeds) -> StepReadings:
         key = GraphKey.of(len(step.positions), len(step.slots))
         reason = _unserved(step, needs, key)
-        if reason is None and key is not None and self._ready(key):
+        reason = reason or self._no_kernel
+        if reason is None and key is not None:
             before = self.graphs.report.replays
             with torch.inference_mode():
                 found = self._run_bucket(key, step)
@@ -145,22 +151,18 @@ class GraphExecutor(FlatExecutor):
         self.replayed = False
         results: list[StepReadings] = []
         eager = super().execute
-        self.graphs.run_eager(
-            lambda: results.append(eager(step, needs)), reason or "no kernel serves this shape"
-        )
+        self.graphs.run_eager(lambda: results.append(eager(step, needs)), reason or "no bucket")
         return results[0]
 
-    def _ready(self, key: GraphKey) -> bool:
+    def _bucket(self, key: GraphKey) -> tuple[RowBuffers, Any, torch.Tensor]:
         if key not in self._buckets:
-            ops = self._make_ops(key.tokens, key.requests)
-            if ops is None:
-                return False
+            ops = (self._make_ops or self.maker())(key.tokens, key.requests)
             stats = torch.zeros((5, key.tokens), dtype=torch.float64, device=self.device)
             self._buckets[key] = (RowBuffers(key, self.cache), ops, stats)
-        return True
+        return self._buckets[key]
 
     def _run_bucket(self, key: GraphKey, step: PackedStep) -> StepReadings:
-        buffers, ops, stats = self._buckets[key]
+        buffers, ops, stats = self._bucket(key)
         buffers.fill(step)
         self.graphs.run(key, lambda: self._forward(buffers, ops, stats))
         host = self._agree(stats).cpu().numpy()[:, step.readout]
@@ -176,7 +178,9 @@ class GraphExecutor(FlatExecutor):
         config = self.model.config
         adapter: Any = None
         if self.model.transformer.adapter is not None:
-            adapter = AdapterMask(buffers.adapter, getattr(ops, "add_adapter", add_masked))
+            # Without scratch for the rank there is no kernel for it.
+            kernel = getattr(ops, "scratch", None) is not None and ops.scratch.low.numel()
+            adapter = AdapterMask(buffers.adapter, ops.add_adapter if kernel else add_masked)
         ops.prepare(buffers.q_ptr, buffers.prefix)
         attention: Any = BufferAttention(buffers, ops, buffers.slots())
         batch = TokenBatch(buffers.ids, buffers.positions, adapter, None)
@@ -200,14 +204,25 @@ GRAPH_BYTES = 4 << 30
 """Memory of all graphs together."""
 
 
-def graphs_on_cuda(module: Any, cache: RowCache, agree: Any, parts: int) -> GraphExecutor:
-    """The executor of a CUDA server."""
+def graphs_on_cuda(
+    module: Any, cache: RowCache, agree: Any, parts: int, scope: Callable[[], Any]
+) -> GraphExecutor:
+    """The executor of a CUDA server.
+
+    Args:
+        scope: what has to surround a capture so that the ranks' collectives can be part of it.
+    """
     from recguide_core.kernels.cuda import CudaCapture, memory_in_use
 
-    config, device = module.geometry, cache.device
+    plain = CudaCapture()
 
-    def make_ops(tokens: int, requests: int) -> Any:
-        return make_kernels(config, parts, tokens, requests, device)
+    def capture(forward: Run) -> Run:
+        if parts == 1:
+            return plain(forward)
+        with scope():
+            return plain(forward)
 
-    graphs = GraphCache(CudaCapture(), GRAPH_BYTES, memory_in_use)
-    return GraphExecutor(module, cache, agree, parts, graphs=graphs, make_ops=make_ops)
+    graphs = GraphCache(capture, GRAPH_BYTES, memory_in_use)
+    executor = GraphExecutor(module, cache, agree, parts, graphs=graphs)
+    executor.forbid(executor.why_twin)
+    return executor

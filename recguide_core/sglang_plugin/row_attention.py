@@ -82,15 +82,11 @@ class KernelRowAttention:
     """
 
     def __init__(self, cache: RowCache, step: PackedStep, ops: Any) -> None:
-        inputs = kernel_inputs(cache, step)
-        self._set(cache, ops, inputs)
-        ops.prepare(inputs["q_ptr"], inputs["prefix"])
-
-    def _set(self, cache: RowCache, ops: Any, inputs: dict[str, torch.Tensor]) -> None:
         self.cache = cache
         self.ops = ops
-        self.inputs = inputs
-        self._table = PageTable(cache.table.view(-1), inputs["row_ptr"], 1)
+        self.inputs = kernel_inputs(cache, step)
+        self._table = PageTable(cache.table.view(-1), self.inputs["row_ptr"], 1)
+        ops.prepare(self.inputs["q_ptr"], self.inputs["prefix"])
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         keys, values = self.cache.k[layer], self.cache.v[layer]

@@ -32,6 +32,14 @@ from recguide_core.sglang_plugin.trace import trace_writer
 NOT_FINITE = "the model's logits are not finite"
 
 
+def attention_note(executor: Any) -> str:
+    """Which attention runs the rows, for the log."""
+    if isinstance(executor, UniformExecutor):
+        return "attention: SGLang's own, with a mask."
+    why = executor.why_twin
+    return "attention: packed kernel." if why is None else f"attention: torch ({why})."
+
+
 class CarriedState(sgl.SpecInput):  # type: ignore[misc,unused-ignore]
     """What SGLang passes from step to step: nothing but its own book-keeping."""
 
@@ -110,7 +118,7 @@ class RecGuideWorker(sgl.BaseSpecWorker):  # type: ignore[misc,unused-ignore]
             # Ranks do the same steps; one of them counts.
             enabled=self.server_args.enable_metrics and sgl.tensor_parallel()[1] == 0,
         )
-        self.exporter.announce(chosen.notes)
+        self.exporter.announce([*chosen.notes, attention_note(self.driver.executor)])
         if settings.trace is not None and sgl.tensor_parallel()[1] == 0:
             self.driver.observers.append(trace_writer(Path(settings.trace)))
 
@@ -122,7 +130,7 @@ class RecGuideWorker(sgl.BaseSpecWorker):  # type: ignore[misc,unused-ignore]
             return UniformExecutor(module, cache, sgl.from_rank_zero, self.bridge)
         if cache.device.type != "cuda" or not self.plugin_settings.graphs:
             return FlatExecutor(module, cache, sgl.from_rank_zero, parts)
-        return graphs_on_cuda(module, cache, sgl.from_rank_zero, parts)
+        return graphs_on_cuda(module, cache, sgl.from_rank_zero, parts, sgl.graph_capture)
 
     def init_cuda_graphs(self) -> None:
         """Nothing to capture ahead: a bucket's graph is captured on its first use."""

@@ -18,6 +18,8 @@ from recguide_core.sglang_plugin.settings import PluginSettings
 
 SHAPES = {"14b": {"shards": 3}, "3b": {"adapter": {}}}
 """Sharded with an adapter and hidden above heads x head_dim; one file without one, below it."""
+RANKS = {"14b": 2, "3b": 1}
+"""Two tensor-parallel ranks share the larger: shards of heads, vocabulary and adapter."""
 TOKENS = 72
 
 
@@ -40,8 +42,9 @@ def run(request, tmp_path_factory):
         folder,
         [{"requests": requests[:1]}, {"requests": requests}],
         PluginSettings(method="overlap", block=6, trace=str(trace)),
-        {"context_length": 512},
+        {"context_length": 512, "tp_size": RANKS[size]},
         model=checkpoint,
+        environment={"SGLANG_CPU_OMP_THREADS_BIND": "|".join(map(str, range(RANKS[size])))},
     )
     embedded = Embedded(checkpoint, max_positions=512)
     done = embedded.run(requests)
