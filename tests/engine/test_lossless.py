@@ -43,7 +43,7 @@ def test_ar_of_a_random_model_is_the_argmax_too(random_tiny, random_prompts):
 @pytest.mark.parametrize("block", BLOCKS)
 def test_linear_equals_ar_on_the_pinned_prompts(tiny, pinned, block, batch, chunk):
     prompts, ar = pinned
-    count = 3 if batch == 1 else 8
+    count = 2 if batch == 1 else 8
     got = generate(
         tiny,
         planner_of("linear", block),
@@ -64,7 +64,7 @@ def test_linear_equals_ar_on_the_pinned_prompts(tiny, pinned, block, batch, chun
 def test_linear_equals_ar_on_a_random_model(random_tiny, random_prompts, block):
     """Hardly a draft passes: every round is a correction."""
     ar = generate(random_tiny, planner_of("ar"), random_prompts, 20, max_requests=3)
-    for batch, chunk in ((1, 4), (3, 0), (8, 4)):
+    for batch, chunk in ((1, 4), (8, 0)):
         got = generate(
             random_tiny,
             planner_of("linear", block),
@@ -121,6 +121,26 @@ def test_bucketed_batching_equals_ar(tiny, pinned, method):
     assert_lossless(tiny, prompts, ar, got)
 
 
+def test_tied_logits_give_the_lowest_id_in_every_method(tmp_path, random_prompts):
+    """Every head row doubled: each choice is a tie of two ids, and never the higher one."""
+    from checkpoints import published_config, published_tensors, write_checkpoint
+
+    from recguide_core.model.registry import load_model
+
+    config = published_config("3b")
+    tensors = published_tensors(config)
+    head = tensors["diffusion_head.weight"]
+    head[1::2] = head[::2]
+    model = load_model(str(write_checkpoint(tmp_path, config, tensors=tensors)), max_positions=512)
+    ar = generate(model, planner_of("ar"), random_prompts, 12, max_requests=1)
+    mask = config["mask_token_id"]
+    for done in ar:
+        assert all(t % 2 == 0 or t == mask + 1 for t in done.tokens.tolist())
+    for method, block in (("linear", 8), ("overlap", 4), ("tidar", 3)):
+        got = generate(model, planner_of(method, block), random_prompts, 12, max_requests=4)
+        assert [d.tokens.tolist() for d in got] == [d.tokens.tolist() for d in ar]
+
+
 def test_block_one_is_ar_in_everything(tiny, pinned):
     prompts, ar = pinned
     got = generate(tiny, planner_of("linear", 1), prompts[:3], 32, max_requests=1)
@@ -134,9 +154,9 @@ def test_block_one_is_ar_in_everything(tiny, pinned):
 def test_demo_prompts_all(tiny):
     """All sixty, short: AR at one batch size against linear at another."""
     prompts = [chat_ids(tiny, t) for t in demo_texts()]
-    ar = generate(tiny, planner_of("ar"), prompts, 16, max_requests=16)
+    ar = generate(tiny, planner_of("ar"), prompts, 12, max_requests=16)
     seen = Outcomes()
-    got = generate(tiny, planner_of("linear", 16), prompts, 16, max_requests=8, observer=seen)
+    got = generate(tiny, planner_of("linear", 16), prompts, 12, max_requests=8, observer=seen)
     ties = assert_lossless(tiny, prompts, ar, got)
     print(f"near-ties: {ties} of {len(prompts)}")
     assert any(seen.full) and any(a == 1 for a in seen.accepted)

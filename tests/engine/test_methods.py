@@ -38,7 +38,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("batch", [1, 3, 8])
+@pytest.mark.parametrize("batch", [1, 8])
 @pytest.mark.parametrize(("method", "block"), CASES)
 def test_equal_to_ar_on_the_pinned_prompts(tiny, pinned, method, block, batch):
     prompts, ar = pinned
@@ -49,7 +49,7 @@ def test_equal_to_ar_on_the_pinned_prompts(tiny, pinned, method, block, batch):
         prompts[:count],
         32,
         max_requests=batch,
-        prefill_chunk=16 if batch == 3 else 0,
+        prefill_chunk=16 if batch == 1 else 0,
     )
     assert_lossless(tiny, prompts[:count], ar, got)
     if method == "overlap":
@@ -89,7 +89,7 @@ def test_bucketed_batching_equals_ar(tiny, pinned, method):
     assert_lossless(tiny, prompts, ar, got)
 
 
-@pytest.mark.parametrize("delta", [0.0, 0.3, 0.9, 1.1])
+@pytest.mark.parametrize("delta", [0.0, 0.9, 1.1])
 @pytest.mark.parametrize("corrections", [0, 1, 2])
 def test_overlap_at_any_rule(tiny, pinned, delta, corrections):
     prompts, ar = pinned
@@ -118,9 +118,9 @@ def test_overlap_without_branches_is_linear(tiny, pinned):
 
 def test_overlap_saves_forwards_and_leaves_accepted_lengths(tiny):
     """h > 0: the same rounds up to branch effects, fewer forwards."""
-    prompts = demo_prompts(tiny, 12)
-    linear = generate(tiny, planner_of("linear", 16), prompts, 40)
-    overlap = generate(tiny, planner_of("overlap", 16), prompts, 40)
+    prompts = demo_prompts(tiny, 10)
+    linear = generate(tiny, planner_of("linear", 8), prompts, 32)
+    overlap = generate(tiny, planner_of("overlap", 8), prompts, 32)
     assert sum(d.reused for d in overlap) > 0
     assert sum(d.forwards for d in overlap) < sum(d.forwards for d in linear)
 
@@ -185,13 +185,16 @@ def test_load_ramp_up_and_down_again(tiny, pinned):
     prompts, ar = pinned
     engine = engine_of(tiny, planner_of("recguide"), max_requests=16, kv_tokens=8192)
     engine.submit(request("first", prompts[0], 32))
-    done, widths = {}, {1: [], 16: []}
+    done, branches = {}, {}
 
-    class Widths:
+    class Branches:
+        """Branches a verify row, by load, in order of time."""
+
         def on_rounds(self, view):
-            widths.setdefault(engine.load, []).extend(view.outcome.width.tolist())
+            used = int((view.plan.branch_kind >= 0).sum())
+            branches.setdefault(engine.load, []).append(used / len(view.outcome.who))
 
-    engine.observers.append(Widths())
+    engine.observers.append(Branches())
     for _ in range(4):
         done |= {e.key: e.finished for e in engine.step() if e.finished}
     for i in range(16):
@@ -205,8 +208,9 @@ def test_load_ramp_up_and_down_again(tiny, pinned):
     assert done["last"].tokens.tolist() == ar[3].tokens.tolist()
     for i in range(16):
         assert done[str(i)].tokens.tolist() == ar[i % 8].tokens[:24].tolist()
-    assert widths[1]
-    assert widths[16]
+    assert np.mean(branches[1][:2]) > 0.4, "alone, overlap pays"
+    assert np.mean(branches[16][2:]) < 0.1, "in a crowd it does not"
+    assert np.mean(branches[1][-3:]) > 0.4, "and alone again it does"
 
 
 @pytest.mark.parametrize("part", ["overlap", "adaptive", "priced"])

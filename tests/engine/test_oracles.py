@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from dense import row_logits
 from harness import generate, planner_of
 from packed import commit_prompt, make_pool, run_rows
