@@ -16,7 +16,7 @@ import torch
 
 from recguide_core.engine.readings import ReadoutNeeds, StepReadings
 from recguide_core.engine.rows import PackedStep
-from recguide_core.kernels.graphs import GraphCache, GraphKey, Run
+from recguide_core.kernels.graphs import Capture, GraphCache, GraphKey, Run
 from recguide_core.kernels.lora_torch import add_masked
 from recguide_core.kernels.ops import PageTable
 from recguide_core.kernels.readout_torch import read_out
@@ -200,6 +200,21 @@ def _unserved(step: PackedStep, needs: ReadoutNeeds, key: GraphKey | None) -> st
     return None
 
 
+class ScopedCapture:
+    """A capture inside whatever the ranks' collectives need around one."""
+
+    def __init__(self, inner: Capture, scope: Callable[[], Any]) -> None:
+        self._inner = inner
+        self._scope = scope
+
+    def warm(self, forward: Run) -> None:
+        self._inner.warm(forward)
+
+    def capture(self, forward: Run) -> Run:
+        with self._scope():
+            return self._inner.capture(forward)
+
+
 GRAPH_BYTES = 4 << 30
 """Memory of all graphs together."""
 
@@ -215,13 +230,7 @@ def graphs_on_cuda(
     from recguide_core.kernels.cuda import CudaCapture, memory_in_use
 
     plain = CudaCapture()
-
-    def capture(forward: Run) -> Run:
-        if parts == 1:
-            return plain(forward)
-        with scope():
-            return plain(forward)
-
+    capture = plain if parts == 1 else ScopedCapture(plain, scope)
     graphs = GraphCache(capture, GRAPH_BYTES, memory_in_use)
     executor = GraphExecutor(module, cache, agree, parts, graphs=graphs)
     executor.forbid(executor.why_twin)

@@ -1,5 +1,7 @@
 """The driver and its executors over scattered slots, without SGLang."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from recguide_core.kernels.attention_reference import attend
 from recguide_core.kernels.graphs import GraphCache
 from recguide_core.model.registry import load_model
 from recguide_core.sglang_plugin.executors import FlatExecutor
-from recguide_core.sglang_plugin.graphs import GraphExecutor
+from recguide_core.sglang_plugin.graphs import GraphExecutor, ScopedCapture
 from recguide_core.sglang_plugin.step_records import PromptPart
 from recguide_core.sglang_plugin.stock import uniform
 
@@ -96,6 +98,47 @@ def test_a_graphs_inputs_give_the_statistics_of_the_eager_step(model, texts):
         for name in ("who", "width", "matched", "hit", "hit_block"):
             assert np.array_equal(getattr(a, name), getattr(b, name)), name
         assert np.allclose(a.entropy, b.entropy, atol=1e-4)
+
+
+class FakeDevice:
+    """Captures by remembering the callable; counts what is asked of it, and where."""
+
+    def __init__(self):
+        self.log = []
+        self.inside = False
+
+    def warm(self, forward):
+        self.log.append("warm")
+        forward()
+
+    def capture(self, forward):
+        self.log.append("capture inside" if self.inside else "capture")
+        return forward
+
+    def scope(self):
+        @contextlib.contextmanager
+        def enter():
+            self.inside = True
+            yield
+            self.inside = False
+
+        return enter()
+
+
+def test_steps_replay_the_graph_of_their_bucket(model, texts, expected):
+    """Ranks' collectives are captured inside their scope; a replay follows its inputs."""
+    device = FakeDevice()
+    cache = GraphCache(ScopedCapture(device, device.scope), 1 << 30, lambda: 0)
+
+    def make(module, rows):
+        return GraphExecutor(module, rows, graphs=cache, make_ops=TwinKernels)
+
+    world = World(model, make, [make_planner("overlap", 4)])
+    assert world.run(texts, BUDGETS) == expected
+    assert cache.report.replays > 2 * len(cache.report.captured) > 0
+    assert device.log.count("capture inside") == len(cache.report.captured)
+    assert "capture" not in device.log
+    assert world.driver.executor.replayed
 
 
 def test_methods_may_differ_inside_one_forward(model, texts, expected):
