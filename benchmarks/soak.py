@@ -30,6 +30,8 @@ from soak_traffic import MODEL, PATH, Account, bursts, one_client
 NEAR_TIE = 1e-3
 """Log-probabilities this close may be ranked differently by forwards of other widths."""
 SETTLE_SECONDS = 30
+ANSWER_SECONDS = 660.0
+"""Longer than the server's own limit: a slow machine loses nothing by the client's haste."""
 
 
 class Server:
@@ -114,14 +116,17 @@ async def gauges(client: httpx.AsyncClient) -> dict[str, float]:
 async def soak(arguments: argparse.Namespace, server: Server) -> dict[str, Any]:
     account = Account()
     limits = httpx.Limits(max_connections=arguments.clients + 100)
-    async with httpx.AsyncClient(base_url=server.url, timeout=120, limits=limits) as client:
+    async with httpx.AsyncClient(
+        base_url=server.url, timeout=ANSWER_SECONDS, limits=limits
+    ) as client:
         methods = (await client.get("/server_info")).json()["methods"]
         start = await gauges(client)
         # Buffers grow to their working size first; what grows after that is a leak.
-        await rush(client, account, arguments, methods, min(10.0, 10 * arguments.minutes))
-        memory = server.memory()
-        await rush(client, account, arguments, methods, 60 * arguments.minutes)
-        grown = server.memory()
+        await rush(client, account, arguments, methods, min(10.0, 10 * arguments.minutes), 2)
+        memory = [server.memory()]
+        for half in range(2):
+            await rush(client, account, arguments, methods, 30 * arguments.minutes, half)
+            memory.append(server.memory())
         await compare_with_plain(client, account)
         finish = await gauges(client)
         text = (await client.get("/metrics")).text
@@ -143,21 +148,24 @@ async def soak(arguments: argparse.Namespace, server: Server) -> dict[str, Any]:
         "gauges_at_start": start,
         "gauges_at_end": finish,
         "preemptions": float(preempted.group(1)) if preempted else None,
-        "memory_mib": {"after_warm_up": round(memory, 1), "at_end": round(grown, 1)},
+        "memory_mib": {
+            name: round(value, 1)
+            for name, value in zip(("after_warm_up", "half_way", "at_end"), memory, strict=True)
+        },
         "server_exit": None,
     }
 
 
 async def rush(
     client: httpx.AsyncClient, account: Account, arguments: argparse.Namespace,
-    methods: list[str], seconds: float,
+    methods: list[str], seconds: float, part: int,
 ) -> None:  # fmt: skip
     end = time.monotonic() + seconds
-    share = arguments.check_share
+    share, seed = arguments.check_share, 10 * arguments.seed + part
     await asyncio.gather(
-        bursts(client, account, arguments.seed, end, methods),
+        bursts(client, account, seed, end, methods),
         *(
-            one_client(client, account, i, arguments.seed, end, methods, share)
+            one_client(client, account, i, seed, end, methods, share)
             for i in range(arguments.clients)
         ),
     )
@@ -174,9 +182,11 @@ def verdict(report: dict[str, Any], most_growth: float) -> list[str]:
         wrong.append(f"{report['checked']['different']} answers differ from plain decoding")
     if not report["checked"].get("equal"):
         wrong.append("no answer was compared with plain decoding")
-    growth = report["memory_mib"]["at_end"] - report["memory_mib"]["after_warm_up"]
+    growth = report["memory_mib"]["at_end"] - report["memory_mib"]["half_way"]
     if growth > most_growth:
-        wrong.append(f"memory grew by {growth:.0f} MiB, more than {most_growth:.0f}")
+        wrong.append(
+            f"memory grew by {growth:.0f} MiB in the second half, more than {most_growth:.0f}"
+        )
     if report["server_exit"] != 0:
         wrong.append(f"the server left with code {report['server_exit']}")
     return wrong
@@ -188,7 +198,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--check-share", type=float, default=0.05)
-    parser.add_argument("--max-growth-mib", type=float, default=64.0)
+    parser.add_argument("--max-growth-mib", type=float, default=32.0)
     parser.add_argument("--out", type=Path, help="write the report here")
     parser.add_argument("--log", type=Path, help="write the server's log here")
     arguments = parser.parse_args()

@@ -66,6 +66,9 @@ def random_body(rng: random.Random, methods: list[str]) -> dict[str, Any]:
         "logprobs": 0,
         "speculation": {"method": rng.choice(methods)},
     }
+    if body["speculation"]["method"] == "tidar":
+        # Its forwards grow with the square of the block.
+        body["speculation"]["block_size"] = 4
     if rng.random() < 0.2:
         body["stop"] = ["Step 2", "\n\n"]
     if rng.random() < 0.2:

@@ -81,11 +81,13 @@ def served() -> ServedEngine:
     Tables of the adaptive methods are made up and the drafter of dflash is untrained: the text
     does not depend on either, and the tests then need no trained artefact.
     """
-    config = LaunchConfig(method="overlap", engine=EngineSettings(max_requests=8, threads=1))
+    config = LaunchConfig(
+        method="overlap", block_size=8, engine=EngineSettings(max_requests=8, threads=1)
+    )
     made = launch(config)
     planners = {name: made.engine.planners[place] for name, place in made.methods.items()}
     for name in METHODS:
-        planners.setdefault(name, make_planner(name, guidance=toy_guidance()))
+        planners.setdefault(name, make_planner(name, 8, toy_guidance()))
     made.engine.planners = list(planners.values())
     return replace(made, methods={name: place for place, name in enumerate(planners)})
 
