@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from recguide_core.errors import DataError
+from recguide_core.policy.host import NO_HOST
 from recguide_core.simulator.guide import HostedCost, first_rho
 from recguide_core.simulator.prices import priced
 from recguide_core.tables import read_json
@@ -36,10 +37,17 @@ SEARCH_SEED = 77
 
 def rho_for(settings: SimSettings, cell: SimCell) -> float:
     """rho of a cell: the shipped fraction, read on a log scale of C, of its Dinkelbach rho."""
-    at = fractions(f"{settings.gpu}/{settings.model}", f"{cell.method}+{cell.batching}")
+    at = fractions(f"{settings.gpu}/{settings.model}", search_key(settings, cell))
     loads = sorted(at)
     share = np.interp(np.log(cell.concurrency), np.log(loads), [at[c] for c in loads])
     return float(share) * dinkelbach_rho(settings, cell.concurrency)
+
+
+def search_key(settings: SimSettings, cell: SimCell) -> str:
+    """`<method>+<batching>`, and `+host` where steps cost host time: there the best fractions at
+    high load are smaller, since every extra step of a request costs its share of the host."""
+    host = "" if settings.host == NO_HOST else "+host"
+    return f"{cell.method}+{cell.batching}{host}"
 
 
 def dinkelbach_rho(settings: SimSettings, load: int) -> float:
@@ -55,16 +63,17 @@ def dinkelbach_rho(settings: SimSettings, load: int) -> float:
 
 
 def fractions(place: str, method: str) -> Mapping[int, float]:
-    """Shipped fractions by load of a method such as `recguide+ragged`; those of the reference
-    where the place has none of its own.
+    """Shipped fractions by load of a `search_key`; those without host time where there are none
+    with it, and those of the reference where the place has none of its own.
 
     Raises:
         DataError: the file knows no such method.
     """
     known = _shipped()
-    for name in (place, REFERENCE):
-        if method in known.get(name, {}):
-            return known[name][method]
+    for key in (method, method.removesuffix("+host")):
+        for name in (place, REFERENCE):
+            if key in known.get(name, {}):
+                return known[name][key]
     raise DataError(f"{FILE} has no fraction for {method}.", "Run scripts/tune_simulated.py.")
 
 
