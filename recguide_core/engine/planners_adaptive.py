@@ -18,7 +18,11 @@ from recguide_core.policy.packed import PackedPrices
 from recguide_core.policy.pricing import worthwhile
 from recguide_core.policy.signals import certainty
 from recguide_core.policy.value import Reals
-from recguide_core.records import MAX_BLOCK, Act, BoolArray, IntArray, Plan, RequestTable
+from recguide_core.records import MAX_BLOCK, BoolArray, IntArray, Plan, RequestTable, Source
+
+_DRAFTED = int(Source.DRAFT)
+_FEW = 0.01
+"""Branch rows of a round below which overlap is not worth the planning."""
 
 
 class AdaptivePlanner:
@@ -52,6 +56,8 @@ class AdaptivePlanner:
         self.prices = PackedPrices(guidance.cost)
         self.max_in_flight = int(self.menu[-1])
         self._width = float(self.menu[len(self.menu) // 2])
+        self._rhos: dict[int, float] = {}
+        self._buckets: dict[tuple[int, int], Reals] = {}
 
     def plan(self, table: RequestTable, who: IntArray, load: int) -> Plan:
         plan = Plan.empty(who)
@@ -68,28 +74,47 @@ class AdaptivePlanner:
         return self.value.values(s, previous, table.prev_full[who])
 
     def blocks(self, table: RequestTable, who: IntArray, load: int) -> IntArray:
-        """The block that each request should draft next, int64 [n] (Eq. 3)."""
-        if not len(who):
-            return np.zeros(0, np.int64)
-        rho = self.guidance.rho_at(load)
-        remaining = table.remaining[who]
-        choice = choose(self.values(table, who), self._prices(table, who, load), rho, remaining)
-        choice = probe(choice, self.menu, table.rounds[who])
-        block = menu_cap(self.menu, choice, table.room[who])
-        asked = table.fixed_block[who]
-        block = np.where(asked > 0, asked, block)
-        self._width = float(block.mean())
+        """The block that each request should draft next, int64 [n] (Eq. 3).
+
+        Requests whose draft waits for its verification keep that draft's size.
+        """
+        block = table.draft_block[who]
+        fresh = np.flatnonzero(~table.has_draft[who])
+        if not len(fresh):
+            return block
+        prices, them = self._prices(table, who, load), who[fresh]
+        values = self.values(table, them)
+        choice = choose(values, prices, self._rho(load), table.remaining[them])
+        choice = probe(choice, self.menu, table.rounds[them])
+        found = menu_cap(self.menu, choice, table.room[them])
+        asked = table.fixed_block[them]
+        block[fresh] = np.where(asked > 0, asked, found)
+        self._width = float(block[fresh].mean())
         return block
 
-    def _prices(self, table: RequestTable, who: IntArray, load: int) -> np.ndarray:
+    def _rho(self, load: int) -> float:
+        rho = self._rhos.get(load)
+        if rho is None:
+            rho = self._rhos[load] = self.guidance.rho_at(load)
+        return rho
+
+    def _prices(self, table: RequestTable, who: IntArray, load: int) -> Reals:
         kv = int(table.committed[who].sum())
         if self.bucketed:
-            return bucketed_prices(self.guidance.cost, load, self.menu, kv / len(who))
+            return self._full_buckets(load, kv / len(who))
         ready = table.has_draft[who]
-        fresh = len(who) - int(ready.sum())
-        tokens = int(table.draft_block[who][ready].sum()) + round(self._width * fresh)
+        waiting = int(table.draft_block[who] @ ready)
+        tokens = waiting + round(self._width * (len(who) - int(ready.sum())))
         forwards, extra = self._forwards(load)
         return ragged_prices(self.prices, len(who), tokens, kv, self.menu, forwards, extra)
+
+    def _full_buckets(self, load: int, kv: float) -> Reals:
+        """T_C(B); prefixes within 10 % share a price."""
+        key = (load, round(10 * np.log(kv + 1.0)))
+        found = self._buckets.get(key)
+        if found is None:
+            found = self._buckets[key] = bucketed_prices(self.guidance.cost, load, self.menu, kv)
+        return found
 
     def _forwards(self, load: int) -> tuple[Reals, Reals]:
         """Forwards of a round with each block, and its query tokens beside draft and verify."""
@@ -124,6 +149,9 @@ class RecGuidePlanner(AdaptivePlanner):
         self.priced = priced and guidance.branches is not None
         self.max_in_flight = MAX_BLOCK * (1 + BRANCHES)
         self._expected: dict[int, tuple[Reals, Reals]] = {}
+        self._pins: dict[int, int] = {}
+        self._pays: dict[int, bool] = {}
+        self._one = np.ones(len(self.menu))
 
     def blocks(self, table: RequestTable, who: IntArray, load: int) -> IntArray:
         fixed = self._fixed(load)
@@ -134,7 +162,11 @@ class RecGuidePlanner(AdaptivePlanner):
 
     def _fixed(self, load: int) -> int:
         """The block for all: pinned by tuning at this load, or adaptive drafting is off; else 0."""
-        return self.guidance.pin_at(load) if self.adaptive else self.guidance.block
+        found = self._pins.get(load)
+        if found is None:
+            pin = self.guidance.pin_at(load) if self.adaptive else self.guidance.block
+            found = self._pins[load] = pin
+        return found
 
     def _forwards(self, load: int) -> tuple[Reals, Reals]:
         """2 - h forwards where branches are to be expected, whose tokens come on top."""
@@ -151,40 +183,58 @@ class RecGuidePlanner(AdaptivePlanner):
     def plan(self, table: RequestTable, who: IntArray, load: int) -> Plan:
         plan = Plan.empty(who, BRANCHES)
         draft_or_verify(plan, table, self.blocks(table, who, load))
-        self._shorten(plan, table, load)
-        if self.overlap:
-            self._branch(plan, table, load)
+        entry = np.flatnonzero(table.has_draft[who])
+        if not len(entry):
+            return plan
+        them = who[entry]
+        # Nobody waits for more tokens than it may still emit.
+        plan.block[entry] = np.minimum(plan.block[entry], np.maximum(table.remaining[them], 1))
+        reused = np.flatnonzero(table.draft_source[them] != _DRAFTED)
+        pays = self._branches_pay(load)
+        prices = None
+        if not self._fixed(load) and (pays or len(reused)):
+            prices = self._verify_prices(table, them)
+            self._shorten(plan, table, entry[reused], prices, load)
+        if pays:
+            self._branch(plan, table, entry, prices, load)
         return plan
 
-    def _shorten(self, plan: Plan, table: RequestTable, load: int) -> None:
+    def _shorten(
+        self, plan: Plan, table: RequestTable, entry: IntArray, prices: Reals, load: int
+    ) -> None:
         """A reused block was sized before the last entropy existed; it may shrink, never grow."""
-        who = plan.who
-        ready = np.flatnonzero(table.has_draft[who] & (plan.act == Act.VERIFY))
-        if self._fixed(load) or not len(ready):
-            return
-        plan.block[ready] = np.minimum(
-            np.minimum(plan.block[ready], table.remaining[who[ready]]),
-            np.maximum(self._keep_up_to(table, who[ready], load), 1),
-        )
+        if len(entry):
+            choice = choose(self.values(table, plan.who[entry]), prices, self._rho(load))
+            most = np.maximum(self.menu[choice], 2)
+            plan.block[entry] = np.minimum(plan.block[entry], most)
 
-    def _keep_up_to(self, table: RequestTable, who: IntArray, load: int) -> IntArray:
-        """Largest useful width of a prepared draft: only the verify forward is still to pay."""
-        fresh = table.draft_source[who] == 1
-        prices = self._verify_prices(table, who)
-        choice = choose(self.values(table, who), prices, self.guidance.rho_at(load))
-        return np.where(fresh, MAX_BLOCK, np.maximum(self.menu[choice], 2))
-
-    def _verify_prices(self, table: RequestTable, who: IntArray) -> np.ndarray:
+    def _verify_prices(self, table: RequestTable, who: IntArray) -> Reals:
+        """Prices of blocks that are drafted already: only the verify forward is still to pay."""
         tokens = int(table.draft_block[who].sum())
         kv = int(table.committed[who].sum())
-        one = np.ones(len(self.menu))
-        return ragged_prices(self.prices, len(who), tokens, kv, self.menu, one)
+        return ragged_prices(self.prices, len(who), tokens, kv, self.menu, self._one)
 
-    def _branch(self, plan: Plan, table: RequestTable, load: int) -> None:
-        entry = np.flatnonzero((plan.act == Act.VERIFY) & table.has_draft[plan.who])
-        if not len(entry):
-            return
+    def _branches_pay(self, load: int) -> bool:
+        """Whether any branch is to be expected at this load."""
+        if not self.overlap:
+            return False
+        if not self.priced or not self.guidance.overlap:
+            return True
+        pays = self._pays.get(load)
+        if pays is None:
+            pays = self._pays[load] = bool(self.guidance.overlap_at(load)[1].max() > _FEW)
+        return pays
+
+    def _branch(
+        self,
+        plan: Plan,
+        table: RequestTable,
+        entry: IntArray,
+        prices: Reals | None,
+        load: int,
+    ) -> None:
         who, width = plan.who[entry], plan.block[entry]
+        after_miss, after_full = self._next_blocks(table, who, width, prices, load)
         proposal = propose(
             table.margin[who],
             table.alt[who],
@@ -192,38 +242,45 @@ class RecGuidePlanner(AdaptivePlanner):
             table.remaining[who],
             table.room[who],
             self.guidance.rule,
-            correction_block=self._next_block(table, who, width, load, full=False),
-            continuation_block=self._next_block(table, who, width, load, full=True),
+            correction_block=after_miss,
+            continuation_block=after_full,
         )
         if self.priced:
             assert self.guidance.branches is not None
-            active = plan.act != Act.IDLE
             proposal = worthwhile(
                 proposal,
                 width,
                 self.guidance.branches,
                 self.prices,
-                int(active.sum()),
-                int(plan.block[active].sum()),
-                int(table.committed[plan.who[active]].sum()),
+                len(plan.who),
+                int(plan.block.sum()),
+                int(table.committed[plan.who].sum()),
             )
+        if not proposal.used.any():
+            return
         grids = proposal.plan_grids()
         plan.branch_kind[entry], plan.branch_parent[entry] = grids[0], grids[1]
         plan.branch_alt[entry], plan.branch_block[entry] = grids[2], grids[3]
 
-    def _next_block(
-        self, table: RequestTable, who: IntArray, width: IntArray, load: int, full: bool
-    ) -> IntArray:
-        """B of a branch, from the lagged table: this round's entropy does not exist yet.
+    def _next_blocks(
+        self,
+        table: RequestTable,
+        who: IntArray,
+        width: IntArray,
+        prices: Reals | None,
+        load: int,
+    ) -> tuple[IntArray, IntArray]:
+        """B of the branches after a miss and after a full block, int64 [n] each.
 
-        s comes from e_(t-1), e_(t-2); z is the branch's own hypothesis (B_t, F_t).
+        From the lagged table, since this round's entropy does not exist yet: s comes from
+        e_(t-1), e_(t-2); z is the branch's own hypothesis (B_t, F_t).
         """
-        fixed = self._fixed(load)
-        if fixed:
-            return np.where(table.fixed_block[who] > 0, width, fixed)
+        n, asked = len(who), table.fixed_block[who]
+        if prices is None:
+            same = np.where(asked > 0, width, self._fixed(load))
+            return same, same
         s = certainty(table.e1[who], table.e2[who])
-        outcome: BoolArray = np.full(len(who), full)
-        values = self.value.values(s, width, outcome, lagged=True)
-        prices = self._verify_prices(table, who)
-        choice = choose(values, prices, self.guidance.rho_at(load))
-        return np.where(table.fixed_block[who] > 0, width, self.menu[choice])
+        full: BoolArray = np.arange(2 * n) >= n
+        values = self.value.values(np.tile(s, 2), np.tile(width, 2), full, lagged=True)
+        block = self.menu[choose(values, prices, self._rho(load))]
+        return np.where(asked > 0, width, block[:n]), np.where(asked > 0, width, block[n:])

@@ -1,41 +1,46 @@
 """T of a packed forward as a curve over its tokens, kept from step to step.
 
-Knows a cost model. A step's requests and prefix hardly change from the last one, so the curve of
-each coarse shape is computed once and pricing a plan is one interpolation.
+Knows a cost model. The curve of each number of requests is computed once, and pricing a plan is
+one interpolation.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from recguide_core.policy.cost import CostModel, Milliseconds, Shapes
+from recguide_core.records import MAX_BLOCK
 
-_FINE = 256
-"""Tokens up to which every count has its own knot; from there on knots are 2 % apart."""
-_GRAIN = 1.1
-"""Curves serve prefixes within this factor."""
+_FINE = 64
+"""Tokens up to which every count has its own knot; from there on knots are 3 % apart."""
+_STEP = 1.03
+_WIDEST = 4 * MAX_BLOCK
+"""Query tokens of one request at most: a block and three branches."""
+_NEAR, _FAR = 128, 2048
+"""KV tokens of a request at which a curve is taken; in between and beyond it is a line."""
 
 
 class PackedPrices:
-    """Memoised view of a cost model for forwards that carry rows of many kinds.
+    """Memoised view of a cost model, which is linear in KV tokens, for packed forwards.
 
     Args:
         model: where the prices come from.
-        most_tokens: query tokens of the largest forward that will be priced.
     """
 
-    def __init__(self, model: CostModel, most_tokens: int = 1 << 15) -> None:
-        steps = max(math.ceil(math.log(max(most_tokens, _FINE) / _FINE, 1.02)), 0)
-        coarse = np.rint(_FINE * 1.02 ** np.arange(1, steps + 1))
+    def __init__(self, model: CostModel) -> None:
         self.model = model
-        self._tokens = np.unique(np.concatenate([np.arange(_FINE + 1), coarse]).astype(np.int64))
-        self._curves: dict[tuple[int, int, int], Milliseconds] = {}
+        self._curves: dict[tuple[int, int], _Curve] = {}
 
     def ms(
-        self, kind: int, requests: int, tokens: npt.NDArray[np.int64] | Milliseconds, kv_tokens: int
+        self,
+        kind: int,
+        requests: int,
+        tokens: npt.NDArray[np.int64] | Milliseconds,
+        kv_tokens: int,
     ) -> Milliseconds:
         """Milliseconds of forwards of `requests` requests with `tokens` query tokens, [n].
 
@@ -43,23 +48,37 @@ class PackedPrices:
             kind: index into `cost.KINDS`.
             kv_tokens: committed prefix tokens that the forward reads.
         """
-        coarse_kv = round(math.log(max(kv_tokens, 1), _GRAIN))
-        key = (kind, requests, coarse_kv)
-        curve = self._curves.get(key)
+        curve = self._curves.get((kind, requests))
         if curve is None:
-            curve = self._curves[key] = self._curve(kind, requests, round(_GRAIN**coarse_kv))
-        return np.interp(tokens, self._tokens, curve)
+            curve = self._curves[kind, requests] = self._curve(kind, max(requests, 1))
+        return np.interp(tokens, curve.tokens, curve.fixed + kv_tokens * curve.per_kv)
 
-    def _curve(self, kind: int, requests: int, kv_tokens: int) -> Milliseconds:
-        query = np.maximum(self._tokens, requests)
-        flat = np.full(len(query), 0)
-        return self.model.ms(
-            Shapes(
-                kind=flat + kind,
-                requests=flat + max(requests, 1),
-                query_tokens=query,
-                kv_tokens=flat + kv_tokens,
-                block_size=-(-query // max(requests, 1)),
-                branches=flat,
-            )
+    def _curve(self, kind: int, requests: int) -> _Curve:
+        last = requests * _WIDEST
+        steps = math.ceil(math.log(max(last / _FINE, 1.0), _STEP)) + 1
+        coarse = np.rint(_FINE * _STEP ** np.arange(steps + 1))
+        knots = np.concatenate([np.arange(1, _FINE + 1), coarse, [requests]])
+        tokens = np.unique(knots).astype(np.int64)
+        tokens = tokens[tokens >= requests]
+        flat = np.full(len(tokens), 0)
+        shapes = Shapes(
+            kind=flat + kind,
+            requests=flat + requests,
+            query_tokens=tokens,
+            kv_tokens=flat + requests * _NEAR,
+            block_size=-(-tokens // requests),
+            branches=flat,
         )
+        near = self.model.ms(shapes)
+        far = self.model.ms(replace(shapes, kv_tokens=flat + requests * _FAR))
+        per_kv = (far - near) / (requests * (_FAR - _NEAR))
+        return _Curve(tokens, near - per_kv * requests * _NEAR, per_kv)
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """T over tokens: `fixed` + KV tokens x `per_kv`, float64 [knots]."""
+
+    tokens: npt.NDArray[np.int64]
+    fixed: Milliseconds
+    per_kv: Milliseconds
