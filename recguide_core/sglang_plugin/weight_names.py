@@ -28,3 +28,9 @@ def place_of(name: str) -> Place:
         if stem.endswith("." + part):
             return Place(f"{stem[: -len(part)]}{fused}.{kind}", shard)
     return Place(name, None)
+
+
+def parts_of(parameter: str) -> list[tuple[str, str | int | None]]:
+    """(parameter, shard) of every tensor that a parameter is made of."""
+    shards = [shard for fused, shard in _FUSED.values() if parameter.endswith(f".{fused}.weight")]
+    return [(parameter, shard) for shard in shards] or [(parameter, None)]

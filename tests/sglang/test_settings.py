@@ -8,6 +8,8 @@ import pytest
 
 import recguide_core.sglang_plugin as room
 from recguide_core.errors import DataError, MismatchError, RecGuideError, UsageError
+from recguide_core.model.published import published_config
+from recguide_core.model.weights import tensor_shapes
 from recguide_core.records import MAX_BLOCK, Sampling
 from recguide_core.sglang_plugin import versions
 from recguide_core.sglang_plugin.admission import refusal, sampling_of, wish_of
@@ -18,7 +20,7 @@ from recguide_core.sglang_plugin.settings import (
     settings_from,
     write_settings,
 )
-from recguide_core.sglang_plugin.weight_names import place_of
+from recguide_core.sglang_plugin.weight_names import parts_of, place_of
 
 
 def params(**changes):
@@ -161,3 +163,11 @@ def test_published_names_find_their_fused_parameters():
     place = place_of("encoder.layers.3.mlp.up_proj.weight")
     assert (place.parameter, place.shard) == ("encoder.layers.3.mlp.gate_up_proj.weight", 1)
     assert place_of("diffusion_head.weight").parameter == "diffusion_head.weight"
+
+
+def test_every_published_tensor_fills_exactly_one_part():
+    names = tensor_shapes(published_config("nld-3b"))
+    places = [(p.parameter, p.shard) for p in map(place_of, names)]
+    assert len(set(places)) == len(places)
+    parts = {part for parameter in {p for p, _ in places} for part in parts_of(parameter)}
+    assert parts == set(places)

@@ -25,7 +25,7 @@ from recguide_core.model.transformer import Attention, TokenBatch
 from recguide_core.sglang_plugin import adapter as sgl
 from recguide_core.sglang_plugin.graphs import AdapterMask
 from recguide_core.sglang_plugin.model_config import ARCHITECTURE
-from recguide_core.sglang_plugin.weight_names import place_of
+from recguide_core.sglang_plugin.weight_names import parts_of, place_of
 
 MASKED = float("-inf")
 
@@ -265,7 +265,7 @@ class NemotronLabsDiffusionModel(nn.Module):  # type: ignore[misc,unused-ignore]
             DataError: tensors are missing.
         """
         parameters = dict(self.named_parameters())
-        missing = {p for name in parameters for p in _parts_of(name)}
+        missing = {p for name in parameters for p in parts_of(name)}
         for name, tensor in weights:
             place = place_of(name)
             parameter = parameters.get(place.parameter)
@@ -284,14 +284,6 @@ class NemotronLabsDiffusionModel(nn.Module):  # type: ignore[misc,unused-ignore]
                 + (f" ({shard})." if shard else "."),
                 "Download the checkpoint again; `recguide doctor --model PATH` lists every fault.",
             )
-
-
-def _parts_of(parameter: str) -> list[tuple[str, Any]]:
-    if "qkv_proj" in parameter:
-        return [(parameter, shard) for shard in "qkv"]
-    if "gate_up_proj" in parameter:
-        return [(parameter, shard) for shard in (0, 1)]
-    return [(parameter, None)]
 
 
 def _restrict(
