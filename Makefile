@@ -57,7 +57,7 @@ test-sglang: ## The SGLang engine in its own environment
 	PYTHON="$(PYTHON)" VENV="$(SGLANG_VENV)" bash scripts/test_sglang.sh
 
 tables: $(READY) ## Remake the shipped tables
-	PATH="$(CURDIR)/$(BIN):$$PATH" bash scripts/make_tables.sh
+	bash scripts/make_tables.sh
 
 docs: $(DOCS_VENV)/.recguide-ready ## Build the documentation site into site/
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict
