@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
 # Remakes the shipped tables of nld-tiny: cost, value and branch table, and a policy for each clock.
 #
-#   RECGUIDE_DATA_DIR=folder scripts/make_tables.sh [out]
+#   scripts/make_tables.sh [data folder, default RECGUIDE_DATA_DIR] [out, default tables]
 #
 # Run it when the weights change. Calibrates on training halves and instruction prompts, so that
 # the test sets stay held out. Takes some ten minutes on two cores; REQUESTS, TOKENS and BUDGET
 # (seconds of profiling) trade time for precision. The trace and the recordings stay in build/tables.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-out=${1:-tables}
+export RECGUIDE_DATA_DIR=${1:-${RECGUIDE_DATA_DIR:-}}
+out=${2:-tables}
 work=build/tables
 data=${DATA:-gsm8k_train,mbpp_train,ifeval}
 recguide=${RECGUIDE:-.venv/bin/recguide}
 
-: "${RECGUIDE_DATA_DIR:?Set it to the folder with the benchmarks\' JSONL files.}"
+: "${RECGUIDE_DATA_DIR:?Set it to the folder with the JSONL files of the benchmarks.}"
 mkdir -p "$work" "$out"
 "$recguide" profile --any-cpu --budget "${BUDGET:-90}" --out "$work/cpu-nld-tiny.cost.arrow"
 "$recguide" calibrate --data "$data" --requests "${REQUESTS:-96}" --max-tokens "${TOKENS:-160}" \
