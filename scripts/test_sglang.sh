@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests of the SGLang engine in an environment of its own: SGLang on a CPU build of torch.
-# Each engine runs in a child process; SGLang's KV leak checks are on. Arguments go to pytest.
+# Each engine runs in a child process; SGLang's KV leak checks are on. Arguments go to pytest:
+# `scripts/test_sglang.sh tests/sglang -m slow` runs what takes minutes more.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,6 +24,6 @@ if [ "$(cat "$READY" 2>/dev/null)" != "$WANTED" ]; then
 fi
 
 if [ $# -eq 0 ]; then
-    set -- tests/sglang
+    set -- tests/sglang -m "not slow"
 fi
 exec nice -n 5 "$VENV/bin/python" -m pytest -q --durations=8 "$@"

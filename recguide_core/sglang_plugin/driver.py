@@ -92,7 +92,7 @@ class StepDriver:
         table.remaining[slot] = part.remaining
         table.room[slot] = self.context - part.first
         table.planner[slot], table.fixed_block[slot] = part.planner, part.block
-        self.batching.waited[slot] = 0
+        self.batching.opened(slot)
         self.needs.sampling.pop(slot, None)
         if not part.sampling.greedy or part.sampling.logit_bias:
             self.needs.sampling[slot] = part.sampling

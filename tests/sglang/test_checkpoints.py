@@ -29,7 +29,7 @@ def config_of(size):
     return config
 
 
-@pytest.fixture(scope="module", params=list(SHAPES))
+@pytest.fixture(scope="module", params=["14b", pytest.param("3b", marks=pytest.mark.slow)])
 def run(request, tmp_path_factory):
     size = request.param
     folder = tmp_path_factory.mktemp(size)

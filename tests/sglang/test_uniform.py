@@ -8,6 +8,7 @@ from engines import greedy, run_sglang
 
 from recguide_core.sglang_plugin.settings import PluginSettings
 
+pytestmark = pytest.mark.slow
 TOKENS = 12
 
 
