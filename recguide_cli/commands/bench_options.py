@@ -96,7 +96,7 @@ SloTpot = Annotated[
 ]
 Requests = Annotated[
     int | None,
-    typer.Option(rich_help_panel=LOAD, help="Requests per cell (default: max(32, 2 C))."),
+    typer.Option(rich_help_panel=LOAD, help="Requests per cell (default: 2 C within 32..128)."),
 ]
 MaxTokens = Annotated[int, typer.Option(rich_help_panel=LOAD, help="Output limit of a request.")]
 Warmup = Annotated[int, typer.Option(rich_help_panel=LOAD, help="Requests before the window.")]

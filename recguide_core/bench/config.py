@@ -18,7 +18,8 @@ from recguide_core.records import MAX_BLOCK
 
 SERVER = "server"
 """Method of a run against a server that is taken as it is."""
-MIN_REQUESTS = 32
+MIN_REQUESTS, MANY_REQUESTS = 32, 128
+"""Requests of a cell by default: twice the load within these, and never below the load itself."""
 REFERENCE_BATCH = 16
 
 
@@ -46,7 +47,7 @@ class BenchConfig:
     """Settings of a run; raises UsageError when one cannot be.
 
     Attributes:
-        requests: requests per cell, or None for max(32, 2 C).
+        requests: requests per cell, or None for twice C within 32..128.
         max_tokens: output limit of a request, unless its data row asks for another length.
         template: `plain`, `instruct` or `raw` (see datasets.benchmarks).
         kv_tokens: size of the KV pool in tokens, or None for what the load needs.
@@ -162,7 +163,8 @@ class BenchConfig:
         """Measured requests of a cell."""
         if self.requests is not None:
             return self.requests
-        return max(MIN_REQUESTS, 2 * cell.concurrency)
+        few = min(2 * cell.concurrency, MANY_REQUESTS)
+        return max(MIN_REQUESTS, few, cell.concurrency)
 
     @property
     def most_requests(self) -> int:

@@ -36,7 +36,9 @@ def test_rates_and_ramps_are_loads_of_their_own():
 def test_requests_grow_with_the_load():
     config = BenchConfig()
     assert config.requests_for(Cell("ar", None, 1)) == 32
-    assert config.requests_for(Cell("ar", None, 128)) == 256
+    assert config.requests_for(Cell("ar", None, 48)) == 96
+    assert config.requests_for(Cell("ar", None, 128)) == 128
+    assert config.requests_for(Cell("ar", None, 300)) == 300
     assert BenchConfig(requests=5).requests_for(Cell("ar", None, 128)) == 5
 
 
