@@ -70,8 +70,8 @@ def run(tmp_path_factory, prompts, reference, embedded, crowd):
         "abort": [by("ar", greedy("aborted", prompts[5], 400)),
                   by("overlap", greedy("beside", prompts[2], 60))],
         "after": [by("overlap", greedy("after", prompts[0], 30))],
-        "seeded a": [by("ar", greedy("a", prompts[0], 40), temperature=0.8, sampling_seed=7)],
-        "seeded b": [by("overlap", greedy("b", prompts[0], 40), temperature=0.8, sampling_seed=7)],
+        "seeded a": [by("ar", greedy("a", prompts[0], 40), temperature=1.5, sampling_seed=7)],
+        "seeded b": [by("overlap", greedy("b", prompts[0], 40), temperature=1.5, sampling_seed=7)],
     }  # fmt: skip
     body = [{"requests": wave} for wave in waves.values()]
     body[list(waves).index("abort")]["abort"] = {"aborted": 0.4}
