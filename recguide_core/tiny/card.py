@@ -11,9 +11,11 @@ import argparse
 import hashlib
 import json
 import logging
+import pickle
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -94,16 +96,32 @@ def measure_set(
     return result, rounds
 
 
-def measure(weights: Path, folder: Path, count: int) -> dict[str, Any]:
-    """Return every figure of the card."""
+def _part(path: Path, model: TinyModel, asked: list[Document]) -> tuple[dict[str, Any], Rounds]:
+    """Return a set's figures and rounds, from `path` if an earlier run left them there."""
+    if not path.exists():
+        result = measure_set(model, asked, 320 if asked[0].domain == "gsm8k" else 480)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(pickle.dumps(result))
+    kept: tuple[dict[str, Any], Rounds] = pickle.loads(path.read_bytes())
+    return kept
+
+
+def measure(
+    weights: Path, folder: Path, count: int, parts: Path, only: list[str] | None
+) -> dict[str, Any] | None:
+    """Return every figure of the card, or None if `only` some sets were measured into `parts`."""
     model = start(weights, "cpu").eval()
     sets: dict[str, Any] = {}
     mixed: Rounds = {B: [] for B in BLOCKS}
     for name, asked in prompt_sets(folder, count).items():
-        sets[name], rounds = measure_set(model, asked, 320 if name == "gsm8k" else 480)
+        if only and name not in only:
+            continue
+        sets[name], rounds = _part(parts / f"{name}.pkl", model, asked)
         log.info("%s tau %s right %.3f", name, sets[name]["tau"], sets[name]["right"])
         if name != "demo":
             mixed = {B: mixed[B] + rounds[B] for B in BLOCKS}
+    if only:
+        return None
     drafter = weights / "dflash_drafter" / "results.json"
     return {
         "sha256": hashlib.sha256((weights / "model.safetensors").read_bytes()).hexdigest(),
@@ -122,6 +140,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--weights", type=Path, default=WEIGHTS)
     parser.add_argument("--prompts", type=int, default=200, help="per set")
     parser.add_argument("--out", type=Path, default=HERE, help="folder of card.json and CARD.md")
+    parser.add_argument("--parts", type=Path, help="folder of finished sets; given, they are kept")
+    parser.add_argument("--sets", nargs="*", help="measure these sets into --parts, write no card")
     parser.add_argument("--render-only", action="store_true")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args(arguments)
@@ -132,7 +152,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise DataError(f"There is no {store}.", "Run without --render-only first.")
         results = json.loads(store.read_text())
     else:
-        results = measure(args.weights, data_folder(args.data_dir), args.prompts)
+        with TemporaryDirectory() as scratch:
+            parts = args.parts or Path(scratch)
+            folder = data_folder(args.data_dir)
+            results = measure(args.weights, folder, args.prompts, parts, args.sets)
+        if results is None:
+            return
         store.write_text(json.dumps(results, indent=1) + "\n")
     (args.out / "CARD.md").write_text(render(results))
 

@@ -116,17 +116,22 @@ def _samples(results: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def _numbers(values: dict[str, float | None], digits: int) -> str:
+    return " / ".join("–" if v is None else f"{v:.{digits}f}" for v in values.values()) or "–"
+
+
 def _curve() -> str:
-    """Return the losses of `training_log.jsonl` as a table."""
+    """Return losses and trial figures of `training_log.jsonl` as a table."""
     lines = (_HERE / "training_log.jsonl").read_text().splitlines()
     rows = []
     for entry in (json.loads(line) for line in lines):
-        taus = entry.get("tau_16", {})
         row = [entry["stage"], f"{entry['tokens'] / 1e6:.2f}"]
         row += [f"{entry[k]:.3f}" if k in entry else "–" for k in ("ar_loss", "draft_loss")]
-        rows.append([*row, " / ".join(f"{taus[n]:.2f}" for n in taus) or "–"])
+        row += [_numbers(entry.get("tau_16", {}), 1), _numbers(entry.get("right", {}), 2)]
+        rows.append([*row, str(entry.get("prompts", "–"))])
     header = ["stage", "clean tokens, M", "AR loss", "drafting loss"]
-    return _table([*header, "τ(16) GSM8K / math / code / lists / instructions"], rows)
+    header += ["τ(16) GSM8K / math / code / lists / instructions", "right: math / code / lists"]
+    return _table([*header, "prompts each"], rows)
 
 
 def _drafter(results: dict[str, Any]) -> str:

@@ -59,9 +59,10 @@ def _append(model: TinyModel, tokens: Tensor, at: Tensor, cache: Cache) -> Tenso
         keys[rows, :, at], values[rows, :, at] = k[:, :, 0], v[:, :, 0]
         heads = F.scaled_dot_product_attention(
             q,
-            attn.spread(keys[:, :, :width]),
-            attn.spread(values[:, :, :width]),
+            keys[:, :, :width],
+            values[:, :, :width],
             attn_mask=seen,
+            enable_gqa=True,
         )
         x = x + attn.output(heads)
         x = x + layer.mlp(layer.post_attention_layernorm(x))

@@ -154,9 +154,7 @@ class Layer(nn.Module):
         attn = self.self_attn
         q, k, v = attn.project(self.input_layernorm(x), cos, sin)
         keys, values = torch.cat([past[0], k], 2), torch.cat([past[1], v], 2)
-        heads = F.scaled_dot_product_attention(
-            q, attn.spread(keys), attn.spread(values), attn_mask=mask
-        )
+        heads = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, enable_gqa=True)
         x = x + attn.output(heads)
         return x + self.mlp(self.post_attention_layernorm(x)), (k, v)
 

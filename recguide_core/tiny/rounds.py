@@ -141,6 +141,21 @@ def play(
     return rounds
 
 
+class _Rows:
+    """The drafter of some rows of a cache; the selection is kept while the rows stay the same."""
+
+    def __init__(self, model: TinyModel, cache: Cache) -> None:
+        self.model, self.cache = model, cache
+        self.rows = list(range(len(cache[0][0])))
+
+    def __call__(self, rows: list[int]) -> Drafter:
+        if rows != self.rows:
+            index = torch.tensor([self.rows.index(row) for row in rows])
+            self.cache = [(k[index], v[index]) for k, v in self.cache]
+            self.rows = list(rows)
+        return model_drafter(self.model, self.cache)
+
+
 @torch.inference_mode()
 def replay(
     model: TinyModel,
@@ -158,11 +173,9 @@ def replay(
         switch_adapter(model, len(max(texts, key=len)))
         _, cache = causal_cache(model, texts)
 
-        def pick(rows: list[int], cache: Cache = cache) -> Drafter:
-            index = torch.tensor(rows)
-            return model_drafter(model, [(k[index], v[index]) for k, v in cache])
-
-        played = play(pick, [prompts[i] for i in part], [answers[i] for i in part], block)
+        played = play(
+            _Rows(model, cache), [prompts[i] for i in part], [answers[i] for i in part], block
+        )
         for i, rounds in zip(part, played, strict=True):
             result[i] = rounds
     return result
