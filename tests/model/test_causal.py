@@ -128,16 +128,16 @@ def test_positions_above_16384(tmp_path, size, first):
 
 def test_a_sequence_that_crosses_16384(tmp_path):
     """A real prompt of 16400 tokens in chunks, prefix and all."""
-    config = published_config(num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1)
+    config = published_config(num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1)
     tensors = published_tensors(config)
     model = load_model(str(write_checkpoint(tmp_path, config)), max_positions=16400)
     tokens = some_tokens(16400)
     pool = make_pool(model, 16400)
     pool.reserve(0, 16400)
-    for first in range(0, 16384, 2048):
-        pool.begin(0, 2048)
-        run_rows(model, pool, [Row(0, tokens[first : first + 2048], first, commit=True)])
-        pool.commit(0, 2048)
+    for first in range(0, 16384, 1024):
+        pool.begin(0, 1024)
+        run_rows(model, pool, [Row(0, tokens[first : first + 1024], first, commit=True)])
+        pool.commit(0, 1024)
     pool.begin(0, 16)
     _, ours = run_rows(model, pool, [Row(0, tokens[16384:], 16384, commit=True)])
     theirs = _tail_logits(ministral(config, tensors), tokens, 16384)
