@@ -48,6 +48,10 @@ def run(
     any_cpu: Annotated[
         bool, typer.Option("--any-cpu", help="Label the table as good for every CPU.")
     ] = False,
+    cpu_time: Annotated[
+        bool,
+        typer.Option("--cpu-time", help="Processor time, for a busy machine; with --threads 1."),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="File of the table (default: in runs/tables).")
     ] = None,
@@ -74,6 +78,7 @@ def run(
         threads=threads,
         seed=seed,
         any_cpu=any_cpu,
+        cpu_time=cpu_time,
     )
     if report is not None:
         table = import_report(report)

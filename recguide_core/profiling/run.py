@@ -31,6 +31,7 @@ class ProfileSettings:
     Attributes:
         gpu: `cpu`, or the name of the CUDA device that must be there (`h200`, `b200`, ...).
         any_cpu: label the table as good for every CPU (shipped tables).
+        cpu_time: time the processor, not the wall: for a machine that others use as well.
         budget_s: seconds after which nothing more is timed. Points that were never reached are
             not in the table; the most important come first.
     """
@@ -45,6 +46,7 @@ class ProfileSettings:
     threads: int = 0
     seed: int = 0
     any_cpu: bool = False
+    cpu_time: bool = False
 
     def __post_init__(self) -> None:
         default_grid(self.requests, self.blocks, self.contexts)
@@ -52,6 +54,10 @@ class ProfileSettings:
             raise UsageError(f"--budget is {self.budget_s}.", "Give a positive number of seconds.")
         if self.threads < 0:
             raise UsageError(f"--threads is {self.threads}.", "--threads must be at least 0.")
+        if self.cpu_time and not (self.on_cpu and self.threads == 1):
+            raise UsageError(
+                "--cpu-time sees one thread of the CPU only.", "Pass --gpu cpu --threads 1 with it."
+            )
 
     @property
     def on_cpu(self) -> bool:
@@ -80,7 +86,8 @@ def profile(
     longest = model.config.max_positions - MAX_BLOCK
     contexts = tuple(c for c in settings.contexts if c <= longest)
     points = default_grid(settings.requests, settings.blocks, contexts or (longest,))
-    timings = _time_points(Bench(model, points), points, settings.budget_s, on_point)
+    seconds = time.thread_time if settings.cpu_time else time.perf_counter
+    timings = _time_points(Bench(model, points, seconds), points, settings.budget_s, on_point)
     timed = [place for place, times in enumerate(timings) if times]
     return make_table(
         "cost",
@@ -96,6 +103,7 @@ def profile(
             seed=str(settings.seed),
             weights="random" if model.folder is None else "checkpoint",
             threads=str(torch.get_num_threads()),
+            timer="processor" if settings.cpu_time else "wall",
             cpu=inventory.cpu_name(),
             driver=torch.version.cuda or "none",
         ),
