@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -58,14 +58,18 @@ class BranchKind(IntEnum):
     """The first draft of a request, made beside its last prompt chunk."""
 
 
-class Act(IntEnum):
-    """What a request does in this step."""
+class Act:
+    """What a request does in this step.
 
-    IDLE = 0
-    DRAFT = 1
-    VERIFY = 2
+    Plain integers: numpy compares an array with an enum member several times slower, and these
+    comparisons are most of a step's planning.
+    """
+
+    IDLE: Final = 0
+    DRAFT: Final = 1
+    VERIFY: Final = 2
     """Verify a prepared draft; width 1 without a draft is one plain AR step."""
-    DRAFTER = 3
+    DRAFTER: Final = 3
     """Draft with a separate drafter model (DFlash) instead of the target's own rows."""
 
 

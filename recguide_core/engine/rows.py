@@ -123,6 +123,7 @@ class _Structure:
     shape: StepShape
 
 
+_DRAFTER = int(RowKind.DRAFTER)
 _REMEMBERED = 512
 _STRUCTURE = (
     "request",
@@ -217,7 +218,7 @@ def split_drafter(step: PackedStep) -> tuple[PackedStep | None, PackedStep | Non
 
     A request's rows go to one of the two models, so the parts share nothing.
     """
-    drafter = step.rows.kind == RowKind.DRAFTER
+    drafter = step.rows.kind == _DRAFTER
     counts = np.diff(step.read_start)
     theirs = np.repeat(drafter, counts)
     if not drafter.any():
@@ -247,7 +248,7 @@ def _take_rows(step: PackedStep, kept: BoolArray) -> PackedStep:
 
 def shapes_of(step: PackedStep) -> list[StepShape]:
     """The forwards of a step as the cost table knows them: the target's, and the drafter's."""
-    if not (step.rows.kind == RowKind.DRAFTER).any():
+    if not (step.rows.kind == _DRAFTER).any():
         return [shape_of(step)]
     target, drafter, _ = split_drafter(step)
     return [shape_of(part) for part in (target, drafter) if part is not None]

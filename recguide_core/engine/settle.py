@@ -24,6 +24,7 @@ from recguide_core.records import (
     Source,
 )
 
+_POSITION = int(BranchKind.POSITION)
 SOURCE_OF = np.array([Source.CORRECTION, Source.CONTINUATION, Source.POSITION, Source.FIRST])
 
 
@@ -105,7 +106,7 @@ def _pick_branch(
     alt = plan.branch_alt[entry]
     slot0 = np.where(alt >= 0, alt, predicted)
     verifier = tokens[np.arange(len(entry)), matched]
-    right = (slot0 == verifier[:, None]) | (kind == BranchKind.POSITION)
+    right = (slot0 == verifier[:, None]) | (kind == _POSITION)
     fits = (kind >= 0) & (plan.branch_parent[entry] == matched[:, None] + 1) & right
     hit = np.where(fits.any(1), fits.argmax(1), -1)
     block = plan.branch_block[entry, np.maximum(hit, 0)]
