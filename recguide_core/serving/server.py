@@ -17,6 +17,9 @@ from recguide_core.serving.runtime import Runtime
 
 DRAIN_POLL = 0.05
 QUIT_GRACE = 5
+KEEP_ALIVE = 75
+"""Longer than common clients keep an idle connection: whoever closes first must not be the server,
+or a request that is just being sent is lost."""
 
 
 class Server(uvicorn.Server):
@@ -38,6 +41,7 @@ class Server(uvicorn.Server):
                 lifespan="on",
                 server_header=False,
                 timeout_graceful_shutdown=QUIT_GRACE,
+                timeout_keep_alive=KEEP_ALIVE,
             )
         )
         self._runtime = runtime

@@ -124,7 +124,8 @@ def test_an_abort_takes_effect_within_one_round(start_server, empty_server):
     executor.execute = execute
     try:
         with httpx.stream("POST", f"{one.url}{PATH}", json=body(1, 1500, stream=True)) as answer:
-            next(answer.iter_lines())
+            lines = answer.iter_lines()  # kept, because dropping it closes the connection
+            next(lines)
             wait_for(lambda: len(begun) == 4)
         wait_for(lambda: not one.runtime.thread._messages.empty())
     finally:

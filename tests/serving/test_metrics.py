@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from pathlib import Path
 
 import httpx
@@ -91,10 +92,14 @@ def test_server_info_says_what_is_in_force(live):
 def test_one_structured_line_a_request(live, caplog, ends_well):
     with caplog.at_level(logging.INFO, logger="recguide.request"):
         live.chat(max_tokens=8 if ends_well else -8)
-        live.settled()
-    lines = [json.loads(r.getMessage()) for r in caplog.records if r.name == "recguide.request"]
+        # The line is written once the answer is out.
+        for _ in range(200):
+            lines = [r.getMessage() for r in caplog.records if r.name == "recguide.request"]
+            if lines:
+                break
+            time.sleep(0.02)
     assert len(lines) == 1
-    line = lines[0]
+    line = json.loads(lines[0])
     assert line["path"] == "/v1/chat/completions"
     assert line["status"] == (200 if ends_well else 400)
     if ends_well:
