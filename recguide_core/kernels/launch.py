@@ -45,7 +45,7 @@ class AttentionConfig:
 
 
 NARROW = AttentionConfig(16, 64, 4, 2)
-SMALL = AttentionConfig(32, 64, 4, 3)
+SMALL = AttentionConfig(32, 64, 8, 2)
 DEFAULT = AttentionConfig(64, 64, 4, 3)
 WIDE = AttentionConfig(128, 64, 8, 3)
 ATTENTION_CONFIGS = (NARROW, SMALL, DEFAULT, WIDE)

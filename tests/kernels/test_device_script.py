@@ -65,7 +65,7 @@ def test_runs_with_three_packages_and_its_report_is_a_cost_table(tmp_path: Path)
     assert summary["failures"] == 0 and summary["dry_run"]
     table = import_report(out)
     assert set(table.columns["kind"]) == {"ar", "draft", "verify"}
-    assert table.provenance["device"] == "cpu (dry run)"
+    assert table.provenance["device"].startswith("cpu")
 
 
 def test_mistakes_are_told() -> None:
