@@ -234,6 +234,8 @@ def _serve_embedded(config: LaunchConfig, settings: ServerSettings) -> None:
 
     console.note(f"Loading {config.model} ...")
     served = launch(config)
+    for remark in served.remarks:
+        console.note(remark)
     console.note(
         f"{served.default_method} of {', '.join(served.methods)}; context "
         f"{served.engine.context}; ready in {sum(_seconds(served.report)):.1f} s"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,8 +18,6 @@ from recguide_core.model.registry import LoadedModel, load_model
 from recguide_core.records import Request
 from recguide_core.serving.runtime import ServedEngine
 from recguide_core.tuning.guidance import Tuned, load_tuned
-
-log = logging.getLogger("recguide.server")
 
 AUTO = "auto"
 WITHOUT_TABLES = "overlap"
@@ -62,11 +58,14 @@ def launch(config: LaunchConfig) -> ServedEngine:
     began = time.perf_counter()
     model = load_model(config.model, device=config.device, dtype=config.dtype)
     loaded = time.perf_counter()
-    tuned = find_policy(model, config)
+    tuned, remarks = find_policy(model, config)
+    settings = config.engine
+    if tuned is not None:
+        settings = replace(settings, entropy_positions=tuned.positions)
     planners = all_planners(model, config, tuned)
     default = default_method(config, planners)
     order = [default, *(name for name in planners if name != default)]
-    engine = Engine(model, planners=[planners[name] for name in order], settings=config.engine)
+    engine = Engine(model, planners=[planners[name] for name in order], settings=settings)
     built = time.perf_counter()
     warm_up(engine)
     return ServedEngine(
@@ -75,6 +74,7 @@ def launch(config: LaunchConfig) -> ServedEngine:
         methods={name: place for place, name in enumerate(order)},
         default_method=default,
         artefacts=dict(tuned.guidance.hashes) if tuned is not None else {},
+        remarks=tuple(remarks),
         report={
             "load_seconds": round(loaded - began, 3),
             "build_seconds": round(built - loaded, 3),
@@ -85,17 +85,20 @@ def launch(config: LaunchConfig) -> ServedEngine:
     )
 
 
-def find_policy(model: LoadedModel, config: LaunchConfig) -> Tuned | None:
-    """The policy that the adaptive methods need; None when none is there and none is needed."""
+def find_policy(model: LoadedModel, config: LaunchConfig) -> tuple[Tuned | None, list[str]]:
+    """The policy that the adaptive methods need, and remarks on it.
+
+    None with the reason when there is none and nobody insists on one.
+    """
     try:
-        return load_tuned(
+        tuned = load_tuned(
             config.model, model.hash, config.device, policy=config.policy, force=config.force
         )
     except DataError as error:
         if config.policy is not None or config.method in NEEDS_GUIDANCE:
             raise
-        log.info("no policy: %s", error.cause)
-        return None
+        return None, [f"Without a policy: {error.cause}"]
+    return tuned, tuned.notes
 
 
 def all_planners(
@@ -155,14 +158,3 @@ def weight_bytes(model: LoadedModel) -> int:
     for layer in weights.layers:
         tensors += [layer.attn_norm, layer.qkv, layer.o, layer.mlp_norm, layer.gate_up, layer.down]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-def describe(served: ServedEngine) -> dict[str, Any]:
-    """The start-up report as one record."""
-    return {
-        "model": served.model.name,
-        "hash": served.model.hash,
-        "method": served.default_method,
-        "methods": list(served.methods),
-        **served.report,
-    }

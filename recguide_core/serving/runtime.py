@@ -26,7 +26,7 @@ class ServedEngine:
 
     Attributes:
         methods: name -> planner index; default_method: of requests that name none.
-        artefacts: table or policy in force -> its hash.
+        artefacts: table or policy in force -> its hash; remarks: one line each on them.
         report: seconds and bytes of the start-up, by part.
     """
 
@@ -35,6 +35,7 @@ class ServedEngine:
     methods: Mapping[str, int]
     default_method: str
     artefacts: Mapping[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
     report: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -143,6 +144,7 @@ class Runtime:
             "default_method": self.default_method,
             "default_temperature": self.settings.temperature,
             "artefacts": dict(self.served.artefacts),
+            "remarks": list(self.served.remarks),
             "engine": {
                 "max_requests": engine.settings.max_requests,
                 "slots": engine.settings.slots,
