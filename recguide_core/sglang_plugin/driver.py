@@ -135,7 +135,7 @@ class StepDriver:
             slot = self._open(part)
             end = part.first + len(part.tokens)
             draft = self.first_drafts[part.planner] if part.last else 0
-            draft = min(draft, self.context - end)
+            draft = min(draft, part.block or draft, self.context - end)
             chunks.append(
                 PrefillChunk(slot, part.first, part.tokens, True, draft if draft > 1 else 0)
             )

@@ -155,6 +155,15 @@ def test_methods_may_differ_inside_one_forward(model, texts, expected):
     assert [out[i] for i in range(len(texts))] == expected
 
 
+def test_a_requests_own_block_bounds_its_first_draft(model, texts, expected):
+    """As in the embedded engine: the draft beside the prompt is no wider than the block asked."""
+    world = World(model, flat, [make_planner("tidar", 8)])
+    widths = []
+    world.driver.observers.append(lambda r: widths.extend(r.outcome.width.tolist()))
+    assert world.run(texts, BUDGETS, block=3) == expected
+    assert max(widths) == 3
+
+
 def test_bucketed_steps_leave_some_requests_out_and_change_no_token(model, texts, expected):
     world = World(model, flat, [make_planner("overlap", 4)], batching="bucketed")
     assert world.run(texts, BUDGETS) == expected
