@@ -26,9 +26,9 @@ FRACTIONS = (0.15, 0.3, 0.5, 0.7, 1.0, 1.5, 2.5)
 """Of Dinkelbach's rho. It answers which choices are best if states come as they come; on a text a
 hard stretch stays until its tokens are through, whatever the block, so less is often better. More
 is better where drafting does not pay at all: the largest leave plain AR."""
-CLEARLY = 1.02
-"""Choosing by history must be this much faster than one block for all on the tuning prompts: it
-has more to overfit with."""
+CLEARLY = 0.8
+"""Level of the bootstrap interval over tuning prompts by which choosing from history must beat the
+best block for all: it has more to overfit with."""
 MIDDLE = 0.7
 """At which rules are compared before rho is searched."""
 
@@ -92,11 +92,17 @@ class Runner:
         pinned: dict[int, int] = {}
         history: list[dict[str, Any]] = []
         for load in loads:
-            speeds = self._search_rho(guidance, recorded, load, iterations, history)
-            factor[load] = max(speeds, key=lambda f: speeds[f]) if speeds else 1.0
-            fixed = self._try_pins(guidance, recorded, load, history) if speeds else {}
-            best = max(fixed, key=lambda b: fixed[b]) if fixed else 0
-            pinned[load] = best if best and fixed[best] * CLEARLY > max(speeds.values()) else 0
+            found = self._search_rho(guidance, recorded, load, iterations, history)
+            if not found:
+                factor[load], pinned[load] = 1.0, 0
+                continue
+            factor[load] = max(found, key=lambda f: found[f].tokens_per_s)
+            fixed = self._try_pins(guidance, recorded, load, history)
+            best = max(fixed, key=lambda b: fixed[b].tokens_per_s)
+            _, low, _ = bootstrap_gain(
+                found[factor[load]].per_prompt(), fixed[best].per_prompt(), level=CLEARLY
+            )
+            pinned[load] = 0 if low > 0 else best
         logs = np.log(sorted(factor))
         factors = [factor[c] for c in sorted(factor)]
         rho = {
@@ -112,14 +118,14 @@ class Runner:
         load: int,
         iterations: int,
         history: list[dict[str, Any]],
-    ) -> dict[float, float]:
-        """Tokens/s of each fraction of the out-of-fold rho that was run."""
-        start, speeds = guidance.rho_at(load), dict[float, float]()
+    ) -> dict[float, LoadRun]:
+        """The run of each fraction of the out-of-fold rho that was tried."""
+        start, found = guidance.rho_at(load), dict[float, LoadRun]()
         for number in range(iterations):
-            for fraction in _candidates(speeds, number):
+            for fraction in _candidates(found, number):
                 trial = replace(guidance, rho={load: start * fraction}, pinned={})
                 done = self.run("recguide", recorded, load, guidance=trial)
-                speeds[fraction] = done.tokens_per_s
+                found[fraction] = done
                 history.append(
                     {
                         "concurrency": load,
@@ -129,21 +135,21 @@ class Runner:
                         "tokens_per_s": done.tokens_per_s,
                     }
                 )
-        return speeds
+        return found
 
     def _try_pins(
         self, guidance: Guidance, recorded: Recorded, load: int, history: list[dict[str, Any]]
-    ) -> dict[int, float]:
-        """Tokens/s of one block for all, with the branches that pay."""
-        speeds = {}
+    ) -> dict[int, LoadRun]:
+        """Runs of one block for all, with the branches that pay."""
+        found = {}
         for block in guidance.menu:
             trial = replace(guidance, pinned={load: block})
             done = self.run("recguide", recorded, load, guidance=trial)
-            speeds[block] = done.tokens_per_s
+            found[block] = done
             history.append(
                 {"concurrency": load, "pinned": block, "tokens_per_s": done.tokens_per_s}
             )
-        return speeds
+        return found
 
     def measure(self, guidance: Guidance, recorded: Recorded, load: int) -> dict[str, Any]:
         """RecGuide, every baseline and the gain over the best and over the recipe."""
@@ -165,11 +171,11 @@ class Runner:
         }
 
 
-def _candidates(speeds: dict[float, float], iteration: int) -> list[float]:
+def _candidates(found: dict[float, LoadRun], iteration: int) -> list[float]:
     """Fractions to run next."""
     if not iteration:
         return list(FRACTIONS)
-    best = max(speeds, key=lambda f: speeds[f])
+    best = max(found, key=lambda f: found[f].tokens_per_s)
     step = 0.5 ** (iteration + 1)
     return [best * (1 - step), best * (1 + step)]
 
