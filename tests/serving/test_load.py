@@ -142,10 +142,12 @@ def wait_for(condition, seconds=20.0):
 
 
 def test_an_idle_engine_sleeps(live):
+    """It waits in the queue's blocking read: no polling, no busy loop."""
+    live.post(PATH, body(1, 4))
     live.settled()
     before = live.runtime.engine.counters.steps
+    wait_for(lambda: "_messages.get(block=wait)" in live.runtime.thread.where())
     assert live.runtime.thread.busy_seconds() == 0
-    assert live.runtime.engine.idle
     assert live.runtime.engine.counters.steps == before
 
 

@@ -178,6 +178,26 @@ def test_a_large_body_is_refused_whether_its_length_is_told_or_not(start_server)
     standard_error(httpx.post(f"{small.url}{TEXT}", content=pieces, headers=headers), 413)
 
 
+def test_a_huge_prompt_is_refused_untokenized(live, monkeypatch):
+    def encode(_):
+        raise AssertionError("such a prompt must not reach the tokenizer")
+
+    monkeypatch.setattr(live.runtime.tokenizer, "encode", encode)
+    error = standard_error(live.post(TEXT, {"model": MODEL, "prompt": "x " * 1_500_000}))
+    assert error["code"] == "context_length_exceeded"
+
+
+def test_a_body_that_never_ends_times_out(live, monkeypatch):
+    monkeypatch.setattr("recguide_core.serving.guard.BODY_SECONDS", 0.2)
+    host, port = live.url.removeprefix("http://").split(":")
+    head = f"POST {TEXT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    with socket.create_connection((host, int(port)), timeout=20) as wire:
+        wire.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        answer = wire.recv(4000)
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b'"error"' in answer
+
+
 def test_garbage_instead_of_http(live):
     host, port = live.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=5) as wire:
