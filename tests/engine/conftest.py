@@ -38,9 +38,15 @@ def random_prompts():
 
 @pytest.fixture(scope="session")
 def pinned(tiny):
-    """Eight demo prompts of different lengths over all categories, and their AR outputs."""
+    """Six demo prompts over the categories and two of noise, and their AR outputs.
+
+    A good model accepts nearly all drafts on the former; noise makes it unsure.
+    """
     from harness import demo_prompts, generate, planner_of
 
+    rng = np.random.default_rng(11)
     prompts = demo_prompts(tiny, 8)
+    for place, length in ((2, 9), (5, 25)):
+        prompts[place] = rng.integers(16, tiny.config.vocab, length).tolist()
     assert len({len(p) for p in prompts}) >= 5
     return prompts, generate(tiny, planner_of("ar"), prompts, 32, max_requests=1)

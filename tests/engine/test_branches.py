@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from harness import planner_of
+from harness import Outcomes, planner_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import (
@@ -446,6 +446,26 @@ def test_buckets_do_not_starve_anyone():
         assert len(decoding) <= 4
         assert len({tuple(k) for k in decoding}) <= 1, "one kind of row a forward"
     assert longest <= 6 + 4, "the bound, and those whose turn came at the same time"
+
+
+def test_short_pages_narrow_rounds_and_preempt_the_youngest():
+    """Four requests in pages for two: narrowed blocks, dropped branches, recomputed prompts."""
+    rng = np.random.default_rng(3)
+    scripts = {str(i): random_script(rng, 100) for i in range(4)}
+    engine = scripted_engine(scripts, [OverlapPlanner(16)], kv_tokens=128, max_requests=4)
+    seen = Outcomes()
+    engine.observers += [seen, Oracle(scripts)]
+    ended = []
+    for key, s in scripts.items():
+        engine.submit(scripted_request(key, s, 60))
+    for event in engine.run():
+        if event.finished:
+            ended.append(event.key)
+            assert event.finished.tokens.tolist() == expected_output(scripts[event.key], 60, 150)
+    assert engine.scheduler.preemptions > 0
+    assert 1 in seen.widths, "a draft that did not fit became one token"
+    assert ended[0] == "0", "the oldest is never the victim"
+    assert engine.pages.free_pages == engine.pages.pages
 
 
 def test_overlap_proposes_what_the_rule_allows_and_no_more():

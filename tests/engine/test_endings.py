@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from harness import (
-    Outcomes,
     assert_lossless,
     engine_of,
     finish_all,
@@ -435,21 +434,6 @@ def test_sampling_survives_being_preempted(random_tiny, random_prompts):
             kv_tokens=90,
         )
         assert [d.tokens.tolist() for d in got] == [d.tokens.tolist() for d in ar]
-
-
-def test_preemption_happens_and_is_counted(tiny, pinned):
-    prompts, ar = pinned
-    seen = Outcomes()
-    engine = engine_of(tiny, planner_of("overlap", 16), max_requests=4, kv_tokens=208, page_size=4)
-    engine.observers.append(seen)
-    for i in range(4):
-        engine.submit(request(i, prompts[i], 32))
-    done = finish_all(engine)
-    engine.assert_all_returned()
-    assert engine.scheduler.preemptions > 0
-    assert any(0 < w < 16 for w in seen.widths), "a round was narrowed to fit"
-    for i in range(4):
-        assert done[str(i)].tokens.tolist() == ar[i].tokens.tolist()
 
 
 def test_finite_after_everything(tiny):

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from drafters import NotingDrafter
 from harness import (
     Outcomes,
     assert_lossless,
@@ -13,6 +14,8 @@ from harness import (
     request,
 )
 from packed import commit_prompt, make_pool
+
+from recguide_core.engine.methods import make_planner
 
 METHODS = [
     ("ar", None),
@@ -68,10 +71,28 @@ def test_committed_kv_equals_a_fresh_prefill(tiny, pinned, method, block):
         observer=seen,
     )
     assert watch.compared > 10
-    if method == "linear" and block == 4:
-        assert set(seen.accepted) == {1, 2, 3, 4}, "every accepted length was compared"
     if method in ("overlap", "tidar"):
         assert max(seen.hits) >= 0, "also behind a branch hit"
+
+
+def test_committed_kv_after_every_accepted_length(random_tiny, random_prompts):
+    """A drafter that is wrong at each slot in turn makes all of them happen."""
+    prompts = random_prompts[2:6]
+    ar = generate(random_tiny, planner_of("ar"), prompts, 30, max_requests=1)
+    texts = [p + d.tokens.tolist() for p, d in zip(prompts, ar, strict=True)]
+    watch, seen = KvWatch(), Outcomes()
+    generate(
+        random_tiny,
+        make_planner("dflash", 6),
+        prompts,
+        30,
+        drafter=NotingDrafter(random_tiny.config.vocab, texts),
+        max_requests=4,
+        observer=seen,
+        on_step=watch,
+    )
+    assert set(seen.accepted) == {1, 2, 3, 4, 5, 6}
+    assert watch.compared > 50
 
 
 def test_committed_kv_of_scattered_pages(random_tiny, random_prompts):

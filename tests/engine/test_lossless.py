@@ -159,7 +159,7 @@ def test_demo_prompts_all(tiny):
     got = generate(tiny, planner_of("linear", 16), prompts, 12, max_requests=8, observer=seen)
     ties = assert_lossless(tiny, prompts, ar, got)
     print(f"near-ties: {ties} of {len(prompts)}")
-    assert any(seen.full) and any(a == 1 for a in seen.accepted)
+    assert any(seen.full)
 
 
 def test_gsm8k(tiny):

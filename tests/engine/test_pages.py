@@ -7,6 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from recguide_core.engine.scheduler import Live, Scheduler
+from recguide_core.engine.settings import EngineSettings
 from recguide_core.errors import UsageError
 from recguide_core.kernels.attention_torch import (
     UNIFORM_MAX_TOKENS,
@@ -15,6 +17,7 @@ from recguide_core.kernels.attention_torch import (
 )
 from recguide_core.kvcache import KVPool
 from recguide_core.pages import PageTable
+from recguide_core.records import Act, BranchKind, Plan, Request, RequestTable
 
 
 class Pages(RuleBasedStateMachine):
@@ -339,3 +342,39 @@ def test_pages_come_back_wiped(scattered):
     pool.release(0)
     assert pool.k[0].isfinite().all()
     assert pool.v[0].isfinite().all()
+
+
+def two_decoding(blocks: list[int], branch: int = 0):
+    """An old and a young request of 7 committed tokens, 2 of 8 pages each; their fitted plan."""
+    table, pages = RequestTable.sized(2), PageTable(8, 4)
+    scheduler = Scheduler(EngineSettings(max_requests=2), table, pages, 100)
+    for key in ("old", "young"):
+        prompt = np.arange(1, 8)
+        scheduler.add(Live(Request(key, prompt, 50), prompt))
+    lives = scheduler.admit()
+    for live in lives:
+        pages.begin(live.slot, 7)
+        pages.commit(live.slot, 7)
+        live.prefilled = 7
+        table.committed[live.slot] = 7
+        table.has_draft[live.slot] = table.decoding[live.slot] = True
+    plan = Plan.empty(np.array([live.slot for live in lives]), 1)
+    plan.act[:], plan.block[:] = Act.VERIFY, blocks
+    if branch:
+        plan.branch_kind[:], plan.branch_block[:] = BranchKind.CONTINUATION, branch
+    fitted = scheduler.fit(plan)
+    pages.check_integrity()
+    return fitted, scheduler
+
+
+def test_short_pages_cost_branches_first_then_width_then_the_youngest_its_place():
+    plan, _ = two_decoding([8, 8], branch=16)
+    assert plan.block.tolist() == [8, 8]
+    assert plan.branch_kind.tolist() == [[-1], [-1]]
+    plan, scheduler = two_decoding([13, 16])
+    assert plan.block.tolist() == [13, 5], "one page beside its own two is left"
+    assert scheduler.preemptions == 0
+    plan, scheduler = two_decoding([25, 8])
+    assert plan.block.tolist() == [25]
+    assert scheduler.preemptions == 1
+    assert [live.request.key for live in scheduler.waiting] == ["young"]
