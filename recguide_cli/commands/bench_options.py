@@ -106,6 +106,12 @@ IgnoreEos = Annotated[
 ]
 Seed = Annotated[int, typer.Option(rich_help_panel=LOAD, help="Seed of the choice of prompts.")]
 Device = Annotated[str, typer.Option(rich_help_panel=MODEL, help="cpu or cuda[:n].")]
+AttentionBackend = Annotated[
+    str | None,
+    typer.Option(
+        rich_help_panel=MODEL, help="torch, triton or flashinfer (default: the fastest that fits)."
+    ),
+]
 Dtype = Annotated[str, typer.Option(rich_help_panel=MODEL, help="float32, bfloat16 or float16.")]
 Threads = Annotated[
     int, typer.Option(rich_help_panel=MODEL, help="CPU threads of torch; 0 leaves them.")

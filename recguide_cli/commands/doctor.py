@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from recguide_cli import console
+from recguide_core.errors import DataError
+
+if TYPE_CHECKING:
+    from recguide_core.model.checkup import Fault
 
 
 def run(
@@ -14,9 +19,16 @@ def run(
         str | None,
         typer.Option(help="Check a model too: bundled name, alias, hub id or folder."),
     ] = None,
+    gpu_unproven: Annotated[
+        bool,
+        typer.Option("--gpu-unproven", help="List what only a GPU can prove, and has not yet."),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON line on stdout.")] = False,
 ) -> None:
     """Shows versions, devices and back ends, and why one cannot be used."""
+    if gpu_unproven:
+        _show_unproven(as_json)
+        return
     from recguide_core import inventory
     from recguide_core.tables import shipped_names
 
@@ -31,11 +43,25 @@ def run(
         ],
         "tables": {kind: shipped_names(kind) for kind in ("cost", "value", "acceptance", "policy")},
     }
+    faults = [] if model is None else _faults(model)
     if model is not None:
-        report["model"] = _model_report(model)
+        report["faults"] = [asdict(fault) for fault in faults]
+        if not any(fault.serious for fault in faults):
+            report["model"] = _model_report(model)
     _show(report)
     if as_json:
         console.emit_json(report)
+    serious = [fault for fault in faults if fault.serious]
+    if serious:
+        raise DataError(f"{model}: {serious[0].cause}", serious[0].remedy)
+
+
+def _faults(name: str) -> list[Fault]:
+    """Every fault of a model's files; a name that resolves to nothing raises."""
+    from recguide_core.model.checkup import check_folder
+    from recguide_core.model.registry import resolve
+
+    return check_folder(resolve(name))
 
 
 def _model_report(name: str) -> dict[str, Any]:
@@ -56,6 +82,24 @@ def _model_report(name: str) -> dict[str, Any]:
         "chat_template": loaded.tokenizer is not None
         and loaded.tokenizer.template_source is not None,
     }
+
+
+def _show_unproven(as_json: bool) -> None:
+    """What no machine without a GPU can prove, with what would prove it."""
+    from recguide_core.kernels import unproven as kernels
+    from recguide_core.sglang_plugin import unproven as plugin
+
+    entries = (*kernels.UNPROVEN, *plugin.UNPROVEN)
+    console.table(
+        "Needs a GPU to prove",
+        ("what", "where", "proved by", "CPU test of its inputs"),
+        [(e.name, e.function, e.proves, e.input_test) for e in entries],
+        left=4,
+    )
+    if as_json:
+        console.emit_json(
+            {"schema": "recguide.unproven/1", "entries": [asdict(entry) for entry in entries]}
+        )
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -83,6 +127,16 @@ def _show(report: dict[str, Any]) -> None:
         [(kind, ", ".join(names) or "none") for kind, names in report["tables"].items()],
         left=2,
     )
+    if report.get("faults"):
+        console.table(
+            "Faults of the model's files",
+            ("part", "serious", "cause", "remedy"),
+            [
+                (f["part"], "yes" if f["serious"] else "no", f["cause"], f["remedy"])
+                for f in report["faults"]
+            ],
+            left=4,
+        )
     if "model" in report:
         console.table(
             f"Model {report['model']['name']}",

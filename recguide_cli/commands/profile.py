@@ -26,6 +26,13 @@ def run(
         bool,
         typer.Option("--measure", help="Fail when the device is not here, instead of listing."),
     ] = False,
+    roofline: Annotated[
+        bool,
+        typer.Option(
+            "--roofline", help="Print bytes, FLOPs and floor of each part of a forward instead."
+        ),
+    ] = False,
+    branches: Annotated[int, typer.Option(help="--roofline: branch rows a request.")] = 0,
     report: Annotated[
         Path | None,
         typer.Option("--import", help="Take over the JSON of scripts/device_check.py."),
@@ -63,6 +70,19 @@ def run(
     same geometry. Where the named device is not here, it lists the tables that
     ship with RecGuide.
     """
+    if roofline:
+        from recguide_cli.render.roofline import show_floors
+
+        shapes = [
+            (n, b, c)
+            for n in console.integers(requests, "--requests")
+            for b in console.integers(block_size, "--block-size")
+            for c in console.integers(context, "--context")
+        ]
+        record = show_floors(model, gpu, shapes, branches)
+        if as_json:
+            console.emit_json(record)
+        return
     from recguide_core.calibration.settings import TABLES, stem
     from recguide_core.profiling import ProfileSettings, import_report, profile
     from recguide_core.tables import write_table

@@ -80,6 +80,7 @@ class BenchConfig:
     seed: int = 0
     template: str = "plain"
     device: str = "cpu"
+    attention_backend: str | None = None
     dtype: str = "float32"
     threads: int = 0
     kv_tokens: int | None = None

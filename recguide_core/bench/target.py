@@ -150,6 +150,7 @@ def engine_settings(config: BenchConfig, concurrency: int) -> EngineSettings:
         prefill_chunk=config.prefill_chunk,
         kv_tokens=config.kv_tokens or 0,
         threads=config.threads,
+        attention_backend=config.attention_backend,
         batching=config.batching,
     )
 

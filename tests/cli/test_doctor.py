@@ -1,6 +1,7 @@
 """`recguide doctor` says what there is and why something cannot be used."""
 
 import json
+from pathlib import Path
 
 
 def test_every_back_end_has_a_reason(recguide):
@@ -36,3 +37,26 @@ def test_model_is_described(recguide):
 
 def test_unknown_model(recguide, assert_refused):
     assert_refused(recguide("doctor", "--model", "nld-tinny"), 2, "nld-tinny", "nld-tiny")
+
+
+def test_faults_of_a_folder_are_listed_and_fail(recguide, assert_refused, tmp_path):
+    from recguide_core.model.registry import bundled_folder
+
+    folder = tmp_path / "half"
+    folder.mkdir()
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((bundled_folder() / name).read_bytes())
+    result = recguide("doctor", "--model", folder, "--json")
+    faults = {fault["part"]: fault for fault in json.loads(result.stdout)["faults"]}
+    assert faults["weights"]["serious"]
+    assert not faults["adapter"]["serious"]
+    assert_refused(recguide("doctor", "--model", folder), 1, "model.safetensors", "again")
+
+
+def test_what_only_a_gpu_can_prove_is_listed_with_an_existing_test(recguide):
+    report = json.loads(recguide("doctor", "--gpu-unproven", "--json").stdout)
+    assert report["entries"]
+    for entry in report["entries"]:
+        path, _, test = entry["input_test"].partition("::")
+        text = (Path(__file__).parents[1] / "kernels" / path).resolve().read_text(encoding="utf-8")
+        assert f"def {test}" in text, entry
