@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 export RECGUIDE_DATA_DIR=${1:-${RECGUIDE_DATA_DIR:-}}
 out=${2:-tables}
 work=build/tables
-data=${DATA:-gsm8k_train,mbpp_train,ifeval}
+data=${DATA:-demo,gsm8k_train,mbpp_train,ifeval}
 recguide=${RECGUIDE:-.venv/bin/recguide}
 
 : "${RECGUIDE_DATA_DIR:?Set it to the folder with the JSONL files of the benchmarks.}"
