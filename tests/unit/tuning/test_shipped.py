@@ -31,7 +31,7 @@ def test_policies_belong_to_the_bundled_weights_and_their_tables(name: str, bund
     tuned = load_tuned(TINY, bundled, "cpu", policy=path)
     assert tuned.guidance.branches is not None
     assert tuned.prompts
-    assert all(0 < rho for rho in tuned.guidance.rho.values())
+    assert all(rho > 0 for rho in tuned.guidance.rho.values())
 
 
 def test_shipped_policy_is_found_by_default_on_any_cpu(bundled, monkeypatch, tmp_path) -> None:
