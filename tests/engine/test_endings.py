@@ -155,7 +155,7 @@ def test_the_context_limit_is_exact(tiny, pinned, method, block, room):
 def test_abort_after_any_number_of_steps(tiny, pinned, method, block, chunk):
     """Every point of prefill, draft and verify; the other request is not disturbed."""
     prompts, ar = pinned
-    for steps in range(9):
+    for steps in range(6):
         engine = engine_of(
             tiny, planner_of(method, block), kv_tokens=1536, prefill_chunk=chunk, max_requests=2
         )
