@@ -40,7 +40,7 @@ class Server:
     def __init__(self, log: Path | None) -> None:
         options = [
             *("serve", "--model", MODEL, "--port", "0", "--threads", "1", "--max-requests", "8"),
-            *("--kv-tokens", "1536", "--max-queue", "64"),
+            *("--kv-tokens", "768", "--max-queue", "64"),
         ]
         program = "from recguide_cli.app import main; main()"
         self._log = log.open("w", encoding="utf-8") if log is not None else None
@@ -163,7 +163,7 @@ async def rush(
     end = time.monotonic() + seconds
     share, seed = arguments.check_share, 10 * arguments.seed + part
     await asyncio.gather(
-        bursts(client, account, seed, end, methods),
+        bursts(client, account, seed, end, methods, share),
         *(
             one_client(client, account, i, seed, end, methods, share)
             for i in range(arguments.clients)

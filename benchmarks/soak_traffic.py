@@ -179,10 +179,13 @@ async def one_client(
 
 
 async def bursts(
-    client: httpx.AsyncClient, account: Account, seed: int, end: float, methods: list[str]
-) -> None:
+    client: httpx.AsyncClient, account: Account, seed: int, end: float, methods: list[str],
+    share: float,
+) -> None:  # fmt: skip
     rng = random.Random(f"{seed}/bursts")
     while time.monotonic() + 5 < end:
         await asyncio.sleep(min(15.0, max(0.0, end - time.monotonic())))
         bodies = [random_body(rng, methods) | {"max_tokens": 4} for _ in range(96)]
-        await asyncio.gather(*(one_valid(client, account, body, False) for body in bodies))
+        await asyncio.gather(
+            *(one_valid(client, account, body, rng.random() < share) for body in bodies)
+        )
