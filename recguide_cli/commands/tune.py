@@ -54,7 +54,7 @@ def run(
     requests: Annotated[
         int,
         typer.Option(
-            rich_help_panel=DATA, help="Prompts that measure the gain; half as many tune rho."
+            rich_help_panel=DATA, help="Prompts that measure the gain; as many others tune rho."
         ),
     ] = 24,
     max_tokens: Annotated[

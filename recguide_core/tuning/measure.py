@@ -26,9 +26,6 @@ FRACTIONS = (0.15, 0.3, 0.5, 0.7, 1.0, 1.5, 2.5)
 """Of Dinkelbach's rho. It answers which choices are best if states come as they come; on a text a
 hard stretch stays until its tokens are through, whatever the block, so less is often better. More
 is better where drafting does not pay at all: the largest leave plain AR."""
-CLEARLY = 0.8
-"""Level of the bootstrap interval over tuning prompts by which one block for all must beat choosing
-from history: what a pinned load gives up is prompts unlike those that it was tuned on."""
 MIDDLE = 0.7
 """At which rules are compared before rho is searched."""
 
@@ -85,8 +82,8 @@ class Runner:
 
         The first iteration runs the policy at fractions of the out-of-fold rho; each further one
         runs the neighbours of the fastest at half the distance. Loads in between keep their
-        out-of-fold rho, scaled as their neighbours were. Where one block for all is clearly
-        faster than the best rho, the load is pinned to it.
+        out-of-fold rho, scaled as their neighbours were. Where one block for all is faster
+        than the best rho, the load is pinned to it.
         """
         factor: dict[int, float] = {}
         pinned: dict[int, int] = {}
@@ -99,10 +96,8 @@ class Runner:
             factor[load] = max(found, key=lambda f: found[f].tokens_per_s)
             fixed = self._try_pins(guidance, recorded, load, history)
             best = max(fixed, key=lambda b: fixed[b].tokens_per_s)
-            _, low, _ = bootstrap_gain(
-                fixed[best].per_prompt(), found[factor[load]].per_prompt(), level=CLEARLY
-            )
-            pinned[load] = best if low > 0 else 0
+            faster = fixed[best].tokens_per_s > found[factor[load]].tokens_per_s
+            pinned[load] = best if faster else 0
         logs = np.log(sorted(factor))
         factors = [factor[c] for c in sorted(factor)]
         rho = {

@@ -205,7 +205,7 @@ def split_prompts(
     # The first ones judge, so that the gain is held out even where fresh prompts are few.
     taken = {p.name for p in judging}
     rest = [p for p in [*fresh, *known] if p.name not in taken]
-    tuning = (rest or judging)[: max(settings.requests // 2, 1)]
+    tuning = (rest or judging)[: settings.requests]
     names = {p.name for p in tuning} | seen
     return tuning, judging, not any(p.name in names for p in judging)
 

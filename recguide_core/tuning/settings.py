@@ -19,7 +19,7 @@ class TuneSettings:
 
     Attributes:
         concurrency: loads that are run on-policy.
-        requests: prompts whose gain is measured; half as many others tune rho.
+        requests: prompts whose gain is measured; as many others tune rho.
         iterations: on-policy corrections of rho.
         menu: blocks that RecGuide may choose from.
         folds: parts for the out-of-fold choice of rho.
@@ -27,7 +27,7 @@ class TuneSettings:
 
     model: str = "nld-tiny"
     concurrency: tuple[int, ...] = CONCURRENCY
-    requests: int = 20
+    requests: int = 16
     max_tokens: int = 80
     iterations: int = 2
     menu: tuple[int, ...] = FULL_MENU

@@ -94,7 +94,7 @@ def test_gains_are_judged_on_prompts_that_nothing_was_chosen_on() -> None:
     tuning, judging, held_out = split_prompts([*fresh, prompt("p1")], STATES, settings)
     assert held_out
     assert len(judging) == 4
-    assert len(tuning) == 2
+    assert len(tuning) == 3
     assert not {p.name for p in tuning} & {p.name for p in judging}
 
 
