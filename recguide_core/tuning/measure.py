@@ -70,9 +70,10 @@ class Runner:
                     "corrections": guidance.rule.corrections,
                     "continuation": guidance.rule.continuation,
                     "tokens_per_s": done.tokens_per_s,
+                    "score": done.score,
                 }
             )
-        best = max(range(len(history)), key=lambda i: history[i]["tokens_per_s"])
+        best = max(range(len(history)), key=lambda i: history[i]["score"])
         return guidances[best], history
 
     def correct(
@@ -93,10 +94,10 @@ class Runner:
             if not found:
                 factor[load], pinned[load] = 1.0, 0
                 continue
-            factor[load] = max(found, key=lambda f: found[f].tokens_per_s)
+            factor[load] = max(found, key=lambda f: found[f].score)
             fixed = self._try_pins(guidance, recorded, load, history)
-            best = max(fixed, key=lambda b: fixed[b].tokens_per_s)
-            faster = fixed[best].tokens_per_s > found[factor[load]].tokens_per_s
+            best = max(fixed, key=lambda b: fixed[b].score)
+            faster = fixed[best].score > found[factor[load]].score
             pinned[load] = best if faster else 0
         logs = np.log(sorted(factor))
         factors = [factor[c] for c in sorted(factor)]
@@ -128,6 +129,7 @@ class Runner:
                         "rho": start * fraction,
                         "fraction": fraction,
                         "tokens_per_s": done.tokens_per_s,
+                        "score": done.score,
                     }
                 )
         return found
@@ -142,7 +144,12 @@ class Runner:
             done = self.run("recguide", recorded, load, guidance=trial)
             found[block] = done
             history.append(
-                {"concurrency": load, "pinned": block, "tokens_per_s": done.tokens_per_s}
+                {
+                    "concurrency": load,
+                    "pinned": block,
+                    "tokens_per_s": done.tokens_per_s,
+                    "score": done.score,
+                }
             )
         return found
 
@@ -170,7 +177,7 @@ def _candidates(found: dict[float, LoadRun], iteration: int) -> list[float]:
     """Fractions to run next."""
     if not iteration:
         return list(FRACTIONS)
-    best = max(found, key=lambda f: found[f].tokens_per_s)
+    best = max(found, key=lambda f: found[f].score)
     step = 0.5 ** (iteration + 1)
     return [best * (1 - step), best * (1 + step)]
 

@@ -57,6 +57,18 @@ class LoadRun:
         """Output of the whole batch."""
         return 1e3 * float(self.tokens.sum() / self.ms.sum())
 
+    @property
+    def score(self) -> float:
+        """Geometric mean over prompts of tokens per ms, by which settings are chosen.
+
+        In the pooled rate a few hard prompts are most of the time, and what easy ones could gain
+        is lost in it; here every prompt's relative gain counts alike.
+        """
+        served = (self.ms > 0) & (self.tokens > 0)
+        if not served.any():
+            return 0.0
+        return float(np.exp(np.log(self.tokens[served] / self.ms[served]).mean()))
+
     def per_prompt(self) -> Reals:
         """(tokens, ms) of each prompt, float64 [prompts, 2]."""
         return np.stack([self.tokens, self.ms], axis=1)
