@@ -27,10 +27,13 @@ def recguide(tmp_path, monkeypatch):
 
 @pytest.fixture
 def program(tmp_path):
-    """Runs `python -c <code>` with the checkout on its path, in a folder of its own."""
+    """Runs `python -c <code>` with the checkout on its path, in a folder of its own and without
+    settings from outside.
+    """
 
     def call(code: str, *args: str) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        env.pop("RECGUIDE_DATA_DIR", None)
         return subprocess.run(
             [sys.executable, "-c", code, *args],
             cwd=tmp_path,
