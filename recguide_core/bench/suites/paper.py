@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from recguide_core.acceptance import figures, tau_bounds
 from recguide_core.bench.suites.paper_cells import PaperRuns, run_paper
-from recguide_core.bench.suites.paper_loads import beyond, figure5, table4, table6
+from recguide_core.bench.suites.paper_loads import beyond, figure2b, figure5, table4, table6
 from recguide_core.bench.suites.paper_tables import figure2, table2, table3, table5
 from recguide_core.bench.suites.published import LOADS
 from recguide_core.bench.suites.report import Cell, Row, SuiteReport, SuiteTable
@@ -41,6 +41,7 @@ def paper_suite(
         tables += [
             acceptance_table(model),
             figure2(runs),
+            figure2b(model),
             table2(runs),
             table3(runs),
             table4(runs),

@@ -10,11 +10,14 @@ from recguide_core.bench.suites import published as paper
 from recguide_core.bench.suites.paper_cells import BLOCKS, PaperRuns
 from recguide_core.bench.suites.report import Cell, Row, SuiteTable
 from recguide_core.engine.planners import recipe_block
-from recguide_core.policy.cost import round_ms
+from recguide_core.policy.cost import VERIFY, Shapes, round_ms
 from recguide_core.simulator.prices import priced
+from recguide_core.tables import read_table, shipped_path
 
 CONTEXT = 800 + 128
 """Cached tokens of a request, mean: the profiles' contexts and half an answer."""
+FORWARD_LOADS = (1, 2, 4, 8, 16, 32, 64, 128)
+_TIMED = ("kind", "requests", "block_size", "kv_tokens", "mean_ms")
 
 
 def table4(runs: PaperRuns) -> SuiteTable:
@@ -166,3 +169,27 @@ def beyond(runs: PaperRuns) -> SuiteTable:
     columns = ["best fixed", "recguide", "gain %", "h %", "gain % on 8/16/32"]
     title = f"Beyond the paper, {runs.model}: one policy over the load range, tokens/s"
     return SuiteTable(title, columns, rows, ".1f", text)
+
+
+def figure2b(model: str) -> SuiteTable:
+    """Forward time by load and block size: the cost model beside the public measurement, ms."""
+    table = read_table(shipped_path(f"b200/{model}", "cost"), "cost").columns
+    columns = {name: np.asarray(table[name]) for name in _TIMED}
+    verify = columns["kind"] == "verify"
+    cost = priced("b200", model).cost
+    rows = []
+    for load in FORWARD_LOADS:
+        cells = []
+        for block in BLOCKS:
+            at = verify & (columns["requests"] == load) & (columns["block_size"] == block)
+            kv = float(columns["kv_tokens"][at][0]) / load
+            ours = float(cost.ms(Shapes.uniform(VERIFY, load, block, kv))[0])
+            cells.append(Cell(ours, float(columns["mean_ms"][at][0]), True))
+        rows.append(Row(f"C = {load}", cells))
+    text = (
+        "The paper prints no numbers for this figure; beside ours stand the public verify timings "
+        "of the same model and device, which the cost model was fitted to. What it predicts with "
+        "block sizes or loads left out is printed by scripts/build_tables.py."
+    )
+    title = f"Figure 2(b), {model}: milliseconds of a verify forward"
+    return SuiteTable(title, [f"B = {b}" for b in BLOCKS], rows, ".2f", text)
