@@ -35,7 +35,7 @@ class Loop:
     """A loop over a list of numbers.
 
     `name` and `what` may hold `{n}`, a small number drawn per document; `step(state, value, n)`
-    returns the new state and the text of that step after the arrow.
+    returns the new state; `why`, filled with state, value and n, is the small fact that decides it.
     """
 
     name: str
@@ -45,12 +45,16 @@ class Loop:
     result: str
     step: Callable[[object, int, int], object]
     initial: Callable[[list[int]], object]
-    skip_first: bool = False
+    why: Callable[[object, int, int], str]
 
 
 def _append(state: object, *values: int) -> list[int]:
     assert isinstance(state, list)
     return [*state, *values]
+
+
+def _compared(left: int, sign: str, right: int, holds: bool) -> str:
+    return f"{left} {sign} {right} {'yes' if holds else 'no'}"
 
 
 def _number(state: object) -> int:
@@ -60,34 +64,45 @@ def _number(state: object) -> int:
 
 LOOPS = (
     Loop("sum_of", "the sum of the {v}", "total = 0", "total += {x}", "total",
-         lambda s, x, n: _number(s) + x, lambda v: 0),
+         lambda s, x, n: _number(s) + x, lambda v: 0,
+         lambda s, x, n: f"{s} + {x} = {_number(s) + x}"),
     Loop("largest", "the largest of the {v}", "best = {v}[0]",
          "if {x} > best:\n            best = {x}",
-         "best", lambda s, x, n: max(_number(s), x), lambda v: v[0]),
+         "best", lambda s, x, n: max(_number(s), x), lambda v: v[0],
+         lambda s, x, n: _compared(x, ">", _number(s), x > _number(s))),
     Loop("smallest", "the smallest of the {v}", "best = {v}[0]",
          "if {x} < best:\n            best = {x}", "best",
-         lambda s, x, n: min(_number(s), x), lambda v: v[0]),
+         lambda s, x, n: min(_number(s), x), lambda v: v[0],
+         lambda s, x, n: _compared(x, "<", _number(s), x < _number(s))),
     Loop("count_above_{n}", "how many of the {v} are above {n}", "count = 0",
          "if {x} > {n}:\n            count += 1", "count",
-         lambda s, x, n: _number(s) + (x > n), lambda v: 0),
+         lambda s, x, n: _number(s) + (x > n), lambda v: 0,
+         lambda s, x, n: _compared(x, ">", n, x > n)),
     Loop("count_below_{n}", "how many of the {v} are below {n}", "count = 0",
          "if {x} < {n}:\n            count += 1", "count",
-         lambda s, x, n: _number(s) + (x < n), lambda v: 0),
+         lambda s, x, n: _number(s) + (x < n), lambda v: 0,
+         lambda s, x, n: _compared(x, "<", n, x < n)),
     Loop("count_even", "how many of the {v} are even", "count = 0",
          "if {x} % 2 == 0:\n            count += 1", "count",
-         lambda s, x, n: _number(s) + (x % 2 == 0), lambda v: 0),
+         lambda s, x, n: _number(s) + (x % 2 == 0), lambda v: 0,
+         lambda s, x, n: f"{x} is {'odd' if x % 2 else 'even'}"),
     Loop("even_only", "the even ones of the {v}", "result = []",
          "if {x} % 2 == 0:\n            result.append({x})", "result",
-         lambda s, x, n: _append(s, x) if x % 2 == 0 else s, lambda v: []),
+         lambda s, x, n: _append(s, x) if x % 2 == 0 else s, lambda v: [],
+         lambda s, x, n: f"{x} is {'odd' if x % 2 else 'even'}"),
     Loop("above_{n}", "the {v} above {n}", "result = []",
          "if {x} > {n}:\n            result.append({x})", "result",
-         lambda s, x, n: _append(s, x) if x > n else s, lambda v: []),
+         lambda s, x, n: _append(s, x) if x > n else s, lambda v: [],
+         lambda s, x, n: _compared(x, ">", n, x > n)),
     Loop("add_{n}", "the {v} with {n} added to each", "result = []", "result.append({x} + {n})",
-         "result", lambda s, x, n: _append(s, x + n), lambda v: []),
+         "result", lambda s, x, n: _append(s, x + n), lambda v: [],
+         lambda s, x, n: f"{x} + {n} = {x + n}"),
     Loop("double", "the {v} doubled", "result = []", "result.append({x} * 2)", "result",
-         lambda s, x, n: _append(s, x * 2), lambda v: []),
+         lambda s, x, n: _append(s, x * 2), lambda v: [],
+         lambda s, x, n: f"{x} * 2 = {x * 2}"),
     Loop("copy_of", "a copy of the {v}", "result = []", "result.append({x})", "result",
-         lambda s, x, n: _append(s, x), lambda v: []),
+         lambda s, x, n: _append(s, x), lambda v: [],
+         lambda s, x, n: f"{x} = {x}"),
 )  # fmt: skip
 
 
@@ -129,8 +144,9 @@ def _trace(form: Loop, name: str, single: str, values: list[int], n: int) -> str
     state = form.initial(values)
     lines = [f"Steps for {values}:", f"{form.result} = {state}"]
     for value in values:
+        why = form.why(state, value, n)
         state = form.step(state, value, n)
-        lines.append(f"{single} = {value}, {form.result} = {state}")
+        lines.append(f"{single} = {value}: {why}, {form.result} = {state}")
     return "\n".join([*lines, f">>> {name}({values})", f"{state}", ""])
 
 
@@ -162,13 +178,14 @@ def printed(rng: Random) -> QuestionAnswer:
     question += ", and show the output."
     code = (
         f'def show():\n    """Print i {sign} {n} for every i from 1 to {last}."""\n'
-        f"    for i in range(1, {last + 1}):\n        print(i, i {sign} {n})\n"
+        f"    for i in range(1, {last + 1}):\n"
+        f'        print(i, "{sign}", {n}, "=", i {sign} {n})\n'
     )
-    rows = [f"{i} {i + n if sign == '+' else i * n}" for i in range(1, last + 1)]
+    rows = [f"{i} {sign} {n} = {i + n if sign == '+' else i * n}" for i in range(1, last + 1)]
     return _finish(rng, question, code, ">>> show()\n" + "\n".join(rows))
 
 
-_PAIR_FUNCTIONS: tuple[tuple[str, str, Callable[[int, int], int]], ...] = (
+PAIR_FUNCTIONS: tuple[tuple[str, str, Callable[[int, int], int]], ...] = (
     ("add", "a + b", lambda a, b: a + b),
     ("subtract", "a - b", lambda a, b: a - b),
     ("multiply", "a * b", lambda a, b: a * b),
@@ -179,7 +196,7 @@ _PAIR_FUNCTIONS: tuple[tuple[str, str, Callable[[int, int], int]], ...] = (
 
 def tests(rng: Random) -> QuestionAnswer:
     """A function of two numbers with test cases."""
-    name, expression, function = rng.choice(_PAIR_FUNCTIONS)
+    name, expression, function = rng.choice(PAIR_FUNCTIONS)
     pairs = [(rng.randint(1, 9), rng.randint(1, 9)) for _ in range(rng.randint(3, 5))]
     pairs = [(max(p), min(p)) for p in pairs] if name == "subtract" else pairs
     question = f"Write a Python function {name}(a, b) with {NUMBER_WORDS[len(pairs)]} tests "

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from random import Random
 
 from recguide_core.tiny.corpus.arithmetic import marked
+from recguide_core.tiny.corpus.code import PAIR_FUNCTIONS
 from recguide_core.tiny.corpus.words import CATEGORIES, ITEMS, NAMES
 
 QuestionAnswer = tuple[str, str]
@@ -70,9 +71,39 @@ def facts(rng: Random) -> QuestionAnswer:
     return question, "\n".join(f"{a}{op}{b}={_result(a, op, b)}" for a, op, b in exercises)
 
 
+def calls(rng: Random) -> QuestionAnswer:
+    """Calls of the small functions that the code domain tests, with their results."""
+    chosen = rng.sample(PAIR_FUNCTIONS, rng.randint(1, 3))
+    lines, shown = [], []
+    for _ in range(rng.randint(5, 9)):
+        name, _, function = rng.choice(chosen)
+        a, b = rng.randint(1, 9), rng.randint(1, 9)
+        a, b = (max(a, b), min(a, b)) if name == "subtract" else (a, b)
+        shown.append(f"{name}({a}, {b})")
+        lines.append(f"{name}({a}, {b}) == {function(a, b)}")
+    return "Evaluate: " + ", ".join(shown) + ".", "\n".join(lines)
+
+
+def comparisons(rng: Random) -> QuestionAnswer:
+    """Is a number above or below another, even or odd?"""
+    shown, lines = [], []
+    for _ in range(rng.randint(6, 10)):
+        a, b, sign = rng.randint(1, 9), rng.randint(1, 9), rng.choice(("<", ">", "even"))
+        if sign == "even":
+            shown.append(f"{a} even")
+            lines.append(f"{a} is {'odd' if a % 2 else 'even'}")
+            continue
+        holds = a > b if sign == ">" else a < b
+        shown.append(f"{a} {sign} {b}")
+        lines.append(f"{a} {sign} {b} {'yes' if holds else 'no'}")
+    return "Decide: " + ", ".join(shown) + ".", "\n".join(lines)
+
+
 FORMS: dict[str, Callable[[Random], QuestionAnswer]] = {
     "sums": sums,
     "copying": copying,
     "chains": chains,
     "facts": facts,
+    "calls": calls,
+    "comparisons": comparisons,
 }
