@@ -15,6 +15,7 @@ import torch.nn.functional as F
 
 from recguide_core.model.config import ModelConfig
 from recguide_core.model.lora import DraftAdapter
+from recguide_core.model.products import PACK_BYTES, Product
 from recguide_core.model.rope import RotaryTable, rotate
 
 
@@ -65,6 +66,16 @@ class TokenBatch:
     keep_hidden: bool = False
 
 
+@dataclass(slots=True)
+class LayerProducts:
+    """The four products of a block."""
+
+    qkv: Product
+    o: Product
+    gate_up: Product
+    down: Product
+
+
 class Transformer:
     """Stateless forward over `Weights`; the KV cache belongs to the attention back end."""
 
@@ -80,6 +91,14 @@ class Transformer:
         self.adapter = adapter
         self.device = weights.embed.device
         self.dtype = weights.embed.dtype
+        matrices = [m for w in weights.layers for m in (w.qkv, w.o, w.gate_up, w.down)]
+        size = sum(m.numel() * m.element_size() for m in [*matrices, weights.head])
+        pack = size <= PACK_BYTES
+        self._products = [
+            LayerProducts(*(Product(m, pack=pack) for m in (w.qkv, w.o, w.gate_up, w.down)))
+            for w in weights.layers
+        ]
+        self._head = Product(weights.head, pack=pack)
         self.rotary = RotaryTable(config.rope, config.head_dim, max_positions, self.device)
 
     def forward(self, batch: TokenBatch, attention: Attention) -> torch.Tensor:
@@ -96,22 +115,22 @@ class Transformer:
         if rotary.temperature is not None:
             heat = rotary.temperature[batch.positions].view(-1, 1, 1).to(self.dtype)
         last = config.layers - 1
-        for index, layer in enumerate(self.weights.layers):
+        for index, (layer, by) in enumerate(zip(self.weights.layers, self._products, strict=True)):
             h = F.rms_norm(x, (config.hidden,), layer.attn_norm, config.rms_eps)
-            q, k, v = self._project(F.linear(h, layer.qkv), cos, sin, heat)
+            q, k, v = self._project(by.qkv(h), cos, sin, heat)
             mixed = attention.attend(index, q, k, v)
             adapter = batch.adapter
             if index == last and batch.readout is not None and not batch.keep_hidden:
                 # Nothing behind this point mixes tokens, so only readout tokens go on.
                 mixed, x = mixed[batch.readout], x[batch.readout]
                 adapter = _restrict(adapter, batch.readout)
-            out = F.linear(mixed, layer.o)
+            out = by.o(mixed)
             if adapter is not None and self.adapter is not None:
                 self.adapter.add(index, mixed, out, adapter)
             x = x + out
             h = F.rms_norm(x, (config.hidden,), layer.mlp_norm, config.rms_eps)
-            gate, up = F.linear(h, layer.gate_up).chunk(2, -1)
-            x = x + F.linear(F.silu(gate) * up, layer.down)
+            gate, up = by.gate_up(h).chunk(2, -1)
+            x = x + by.down(F.silu(gate) * up)
         return x
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -121,7 +140,7 @@ class Transformer:
 
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [R, vocab] in float32 of final hidden states [R, hidden]."""
-        return F.linear(self.normed(hidden), self.weights.head).float()
+        return self._head(self.normed(hidden)).float()
 
     def _project(
         self,

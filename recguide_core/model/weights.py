@@ -17,6 +17,7 @@ from recguide_core.errors import DataError
 from recguide_core.model.config import ModelConfig
 from recguide_core.model.json_files import read_object
 from recguide_core.model.lora import DraftAdapter
+from recguide_core.model.products import laid_out
 from recguide_core.model.transformer import LayerWeights, Weights
 
 ADAPTER_FOLDER = "linear_spec_lora"
@@ -118,19 +119,20 @@ def fuse(config: ModelConfig, tensors: dict[str, torch.Tensor]) -> Weights:
 
         return LayerWeights(
             attn_norm=take("input_layernorm"),
-            qkv=take("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-            o=take("self_attn.o_proj"),
+            qkv=laid_out(take("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
+            o=laid_out(take("self_attn.o_proj")),
             mlp_norm=take("post_attention_layernorm"),
-            gate_up=take("mlp.gate_proj", "mlp.up_proj"),
+            gate_up=laid_out(take("mlp.gate_proj", "mlp.up_proj")),
             down=take("mlp.down_proj"),
         )
 
     embed = tensors["encoder.embed_tokens.weight"]
+    own_head = tensors.get("diffusion_head.weight")
     return Weights(
         embed=embed,
         layers=[layer(i) for i in range(config.layers)],
         norm=tensors["encoder.norm.weight"],
-        head=tensors.get("diffusion_head.weight", embed),
+        head=embed if own_head is None else laid_out(own_head),
     )
 
 

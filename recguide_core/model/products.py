@@ -1,0 +1,77 @@
+"""Matrix products of a forward: x @ W^T by whatever the device does fastest.
+
+On a CPU the forwards of a decode step hold few tokens, and the plain BLAS call reads a weight
+matrix at a fraction of the memory's rate. Two other ways are two times as fast: a column-major
+matrix for one token, and oneDNN's blocked layout for more (`benchmarks/weight_layout.py`). Same
+float32 arithmetic in another order of summation. Elsewhere a product is `F.linear`.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+PACK_BYTES = 512 << 20
+"""Weights above this many bytes are not packed: a packed matrix is a second copy."""
+
+_HINT = 16
+"""Tokens for which the blocked layout is chosen; it serves all counts (same benchmark)."""
+
+
+def laid_out(matrix: torch.Tensor) -> torch.Tensor:
+    """The same [out, in] matrix in the memory order that one token is multiplied by fastest.
+
+    On a CPU that is column by column, but for matrices wider than tall.
+    """
+    if matrix.device.type != "cpu" or matrix.shape[0] < matrix.shape[1]:
+        return matrix
+    return matrix.t().contiguous().t()
+
+
+def packed(weight: torch.Tensor) -> torch.Tensor | None:
+    """oneDNN's blocked copy of weight [out, in], None where it can't be had or fails its check.
+
+    The operators are private ones of torch (inductor's freezing uses them), so a product is tried
+    before they are relied on.
+    """
+    if weight.device.type != "cpu" or weight.dtype != torch.float32:
+        return None
+    if not torch.backends.mkldnn.is_available():
+        return None
+    try:
+        with torch.inference_mode():
+            blocked: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(
+                weight.contiguous(), _HINT
+            )
+            probe = torch.linspace(-1, 1, 3 * weight.shape[1]).view(3, -1)
+            right = torch.allclose(
+                _blocked(probe, blocked), F.linear(probe, weight), rtol=1e-3, atol=1e-3
+            )
+    except (AttributeError, RuntimeError):
+        return None
+    return blocked if right else None
+
+
+def _blocked(x: torch.Tensor, blocked: torch.Tensor) -> torch.Tensor:
+    out: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(x, blocked, None, "none", [], "")
+    return out
+
+
+class Product:
+    """x [T, in] -> x @ weight^T, [T, out].
+
+    Args:
+        weight: [out, in], any memory order.
+        pack: keep a blocked copy for calls of two and more tokens where the device has one.
+    """
+
+    __slots__ = ("blocked", "weight")
+
+    def __init__(self, weight: torch.Tensor, *, pack: bool) -> None:
+        self.weight = weight
+        self.blocked = packed(weight) if pack else None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self.blocked is None or len(x) < 2:
+            return F.linear(x, self.weight)
+        return _blocked(x, self.blocked)
