@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from recguide_cli import console
+
+if TYPE_CHECKING:
+    from recguide_core.calibration.settings import ShadowSettings
+    from recguide_core.datasets import Prompt
 
 DATA, MODEL, FIT, RESULT = "Data", "Model", "Fit", "Result"
 
@@ -73,6 +78,14 @@ def run(
     batch: Annotated[
         int, typer.Option(rich_help_panel=MODEL, help="Requests decoded at once.")
     ] = 16,
+    engine: Annotated[
+        str,
+        typer.Option(rich_help_panel=MODEL, help="Whose rounds: embedded, or sglang."),
+    ] = "embedded",
+    tp: Annotated[
+        int,
+        typer.Option(rich_help_panel=MODEL, help="--engine sglang: GPUs that share the model."),
+    ] = 1,
     device: Annotated[str, typer.Option(rich_help_panel=MODEL, help="cpu or cuda[:n].")] = "cpu",
     dtype: Annotated[
         str, typer.Option(rich_help_panel=MODEL, help="float32, bfloat16 or float16.")
@@ -99,9 +112,16 @@ def run(
     and commits one at random. Writes a trace, a value and a branch table; a
     run that was stopped goes on where it was.
     """
+    from recguide_cli.engines import dtype_for, measuring_engine
     from recguide_cli.render.calibrate import show, watch
-    from recguide_core.calibration.run import collect, paths, refit, write_fitted
-    from recguide_core.calibration.settings import TABLES, FitSettings, ShadowSettings, stem
+    from recguide_core.calibration.run import paths, refit, write_fitted
+    from recguide_core.calibration.settings import (
+        EMBEDDED,
+        TABLES,
+        FitSettings,
+        ShadowSettings,
+        stem,
+    )
     from recguide_core.datasets import load_prompts, select
 
     fit = FitSettings(entropy_positions, bins, folds)
@@ -109,8 +129,10 @@ def run(
         named = console.origins(ctx)["model"] == "flag"
         trace, fitted = refit(traces, fit, _hash_of(model) if named else None)
         folder = out or traces.parent
-        name = stem(trace.provenance["model"], trace.provenance["device"])
+        about = trace.provenance
+        name = stem(about["model"], about["device"], about.get("engine", EMBEDDED))
     else:
+        engine = measuring_engine(engine, tp)
         settings = ShadowSettings(
             model=model,
             requests=requests,
@@ -120,14 +142,15 @@ def run(
             seed=seed,
             template=template,
             device=device,
-            dtype=dtype,
+            dtype=dtype_for(ctx, engine),
             threads=threads,
+            engine=engine,
         )
         loaded = load_prompts(console.names(data, "--data"), data_dir)
         chosen = select(loaded.prompts, min(requests, len(loaded.prompts)), seed)
-        folder, name = out or TABLES, stem(model, device)
+        folder, name = out or TABLES, stem(model, device, engine)
         with watch() as on_request:
-            collect(chosen, settings, folder, overwrite=overwrite, on_request=on_request)
+            _collect(chosen, settings, folder, tp, overwrite, on_request)
         trace, fitted = refit(paths(folder, name).trace, fit)
     where = paths(folder, name)
     write_fitted(fitted, where)
@@ -141,6 +164,27 @@ def run(
         }
         plots = [str(plot)] if plot else []
         console.emit_json({**fitted.report, "files": files, "hashes": hashes, "plots": plots})
+
+
+def _collect(
+    prompts: Sequence[Prompt],
+    settings: ShadowSettings,
+    folder: Path,
+    tp: int,
+    overwrite: bool,
+    on_request: Callable[[int, int], None],
+) -> None:
+    """Rounds of the embedded model, or of the one that SGLang serves."""
+    from recguide_core.calibration.settings import SGLANG
+
+    if settings.engine == SGLANG:
+        from recguide_core.sglang_plugin import drive
+
+        drive.collect(prompts, settings, folder, tp=tp, overwrite=overwrite, on_request=on_request)
+        return
+    from recguide_core.calibration.run import collect
+
+    collect(prompts, settings, folder, overwrite=overwrite, on_request=on_request)
 
 
 def _hash_of(model: str) -> str:

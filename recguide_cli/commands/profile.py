@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -47,6 +47,10 @@ def run(
     budget: Annotated[
         float, typer.Option(help="Seconds to measure; the most important shapes come first.")
     ] = 120.0,
+    engine: Annotated[
+        str, typer.Option(help="Whose forwards: embedded, or sglang (inside its server).")
+    ] = "embedded",
+    tp: Annotated[int, typer.Option(help="--engine sglang: GPUs that share the model.")] = 1,
     dtype: Annotated[
         str | None, typer.Option(help="float32, bfloat16, float16 (default: by device).")
     ] = None,
@@ -83,10 +87,12 @@ def run(
         if as_json:
             console.emit_json(record)
         return
+    from recguide_cli.engines import measuring_engine
     from recguide_core.calibration.settings import TABLES, stem
-    from recguide_core.profiling import ProfileSettings, import_report, profile
+    from recguide_core.profiling import ProfileSettings, import_report
     from recguide_core.tables import write_table
 
+    engine = measuring_engine(engine, tp)
     settings = ProfileSettings(
         model=model,
         gpu=gpu,
@@ -106,9 +112,9 @@ def run(
         _list_shipped(settings, as_json)
         return
     else:
-        table = _measured(settings, profile)
+        table = _measured(settings, engine, tp)
     device = table.provenance["device"]
-    path = out or TABLES / f"{stem(table.provenance['model'], device)}.cost.arrow"
+    path = out or TABLES / f"{stem(table.provenance['model'], device, engine)}.cost.arrow"
     digest = write_table(path, table)
     _show(table, path)
     if as_json:
@@ -130,19 +136,25 @@ def _absent(settings: ProfileSettings) -> bool:
     return not settings.on_cpu and cuda_name() is None
 
 
-def _measured(settings: ProfileSettings, profile: Any) -> Table:
+def _measured(settings: ProfileSettings, engine: str, tp: int) -> Table:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from recguide_core.calibration.settings import SGLANG
 
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn())
     with Progress(*columns, console=console.stderr(), transient=True) as progress:
         task = progress.add_task("loading the model", total=None)
 
-        def on_point(done: int, total: int, point: Any) -> None:
-            name = f"{point.kind}, {point.requests} requests, B = {point.block}"
+        def show(done: int, total: int, name: str) -> None:
             progress.update(task, completed=done, total=total, description=name)
 
-        table: Table = profile(settings, on_point)
-    return table
+        if engine == SGLANG:
+            from recguide_core.sglang_plugin import drive
+
+            return drive.profile(settings, tp, show)
+        from recguide_core.profiling import profile
+
+        return profile(settings, lambda done, total, point: show(done, total, point.name))
 
 
 def _list_shipped(settings: ProfileSettings, as_json: bool) -> None:

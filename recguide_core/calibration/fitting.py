@@ -18,7 +18,7 @@ from recguide_core.policy.value import ValueTable
 from recguide_core.policy.value_fit import fit
 from recguide_core.tables import Table, make_table, provenance
 
-KEPT = ("model", "model_hash", "device", "data", "seed")
+KEPT = ("model", "model_hash", "device", "data", "seed", "engine", "sglang")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def fit_trace(trace: Table, settings: FitSettings) -> Fitted:
         lookup = fit(states.rounds, menu, settings.bins)
     except ValueError as error:
         raise DataError(f"The trace cannot be fitted: {error}.", "Collect more rounds.") from error
-    about = {key: trace.provenance[key] for key in KEPT}
+    about = {key: trace.provenance[key] for key in KEPT if key in trace.provenance}
     counts = {
         "requests": str(len(np.unique(states.rounds.request))),
         "rounds": str(len(states)),

@@ -19,6 +19,7 @@ from recguide_core.calibration.recording import (
     save_recordings,
 )
 from recguide_core.calibration.shadow import Live, ShadowDecoder, ShadowPrompt
+from recguide_core.engine.machine import EmbeddedMachine, Machine
 from recguide_core.engine.readings import StepReadings
 from recguide_core.model.registry import LoadedModel
 from recguide_core.records import Row
@@ -32,9 +33,9 @@ class Recorder(ShadowDecoder):
     """
 
     def __init__(
-        self, model: LoadedModel, blocks: Sequence[int], *, max_tokens: int, batch: int
+        self, machine: Machine, blocks: Sequence[int], *, max_tokens: int, batch: int
     ) -> None:
-        super().__init__(model, (1, *blocks), max_tokens=max_tokens, batch=batch)
+        super().__init__(machine, (1, *blocks), max_tokens=max_tokens, batch=batch)
         self.builders: dict[int, Builder] = {}
         self._ended: list[Builder] = []
 
@@ -147,7 +148,7 @@ def record_prompts(
     """Recordings of the prompts, kept in `path` so that the next run needs only new ones."""
     about = {"model_hash": model.hash, "blocks": list(blocks), "max_tokens": max_tokens}
     known = {one.name: one for one in load_recordings(path, about)}
-    recorder = Recorder(model, blocks, max_tokens=max_tokens, batch=batch)
+    recorder = Recorder(EmbeddedMachine(model), blocks, max_tokens=max_tokens, batch=batch)
     fitting = [p for p in prompts if recorder.fits(p)]
     missing = [p for p in fitting if p.name not in known]
     if missing:

@@ -28,6 +28,7 @@ from recguide_core.tables import (
 
 if TYPE_CHECKING:
     from recguide_core.calibration.shadow import ShadowPrompt
+    from recguide_core.model.checkpoint import Checkpoint
     from recguide_core.model.registry import LoadedModel
 
 
@@ -68,39 +69,75 @@ def collect(
 
     from recguide_core.model.registry import load_model
 
-    check_template(settings.template)
     if settings.threads:
         torch.set_num_threads(settings.threads)
     model = load_model(settings.model, device=settings.device, dtype=settings.dtype)
-    name = stem(settings.model, settings.device)
-    log = folder / f"{name}.trace.jsonl"
-    about = {**asdict(settings), "menu": list(settings.menu), "model_hash": model.hash}
+    log = open_log(settings, model.hash, folder, overwrite=overwrite)
+    _decode(model, prompts, settings, log, on_request)
+    return close_log(log, settings, model.hash)
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The rows of a calibration that is under way.
+
+    Attributes:
+        path: JSON lines; trace: the table that they become; done: requests that have ended.
+    """
+
+    path: Path
+    trace: Path
+    done: frozenset[str]
+
+
+def open_log(
+    settings: ShadowSettings, model_hash: str, folder: Path, *, overwrite: bool = False
+) -> Log:
+    """A fresh log, or the one of an unfinished run with the same settings.
+
+    Raises:
+        MismatchError: the log in `folder` was made with another model or other settings.
+    """
+    check_template(settings.template)
+    name = stem(settings.model, settings.device, settings.engine)
+    path = folder / f"{name}.trace.jsonl"
+    about = {**asdict(settings), "menu": list(settings.menu), "model_hash": model_hash}
     del about["threads"]
-    rows = _resume(log, about, overwrite)
-    rows += _decode(model, prompts, settings, log, {r["request"] for r in rows}, on_request)
+    rows = _resume(path, about, overwrite)
+    done = frozenset(row["request"] for row in rows)
+    return Log(path, paths(folder, name).trace, done)
+
+
+def close_log(log: Log, settings: ShadowSettings, model_hash: str, **more: str) -> Table:
+    """Turn the log's rows into the trace table, write it and drop the log.
+
+    Raises:
+        DataError: there is no row.
+    """
+    lines = read_rows(log.path)[1:]
+    rows = [row for row in lines if not row.get("end")]
     if not rows:
         raise DataError(
             "No round came of these prompts: every answer ended at once or was too short.",
             "Use other prompts or a larger --max-tokens.",
         )
     columns = {key: [row[key] for row in rows] for key in SCHEMAS["trace"].columns}
-    table = make_table(
-        "trace",
-        columns,
-        provenance(
-            model=settings.model,
-            model_hash=model.hash,
-            device=ANY_CPU if settings.device.startswith("cpu") else settings.device,
-            source="recguide calibrate",
-            data=",".join(sorted({row["data"] for row in rows})),
-            seed=str(settings.seed),
-            max_tokens=str(settings.max_tokens),
-            template=settings.template,
-            dtype=settings.dtype,
-        ),
+    about = provenance(
+        model=settings.model,
+        model_hash=model_hash,
+        device=ANY_CPU if settings.device.startswith("cpu") else settings.device,
+        source="recguide calibrate",
+        data=",".join(sorted({row["data"] for row in rows})),
+        seed=str(settings.seed),
+        max_tokens=str(settings.max_tokens),
+        template=settings.template,
+        dtype=settings.dtype,
+        engine=settings.engine,
+        **more,
     )
-    write_table(paths(folder, name).trace, table)
-    log.unlink()
+    table = make_table("trace", columns, about)
+    write_table(log.trace, table)
+    log.path.unlink()
     return table
 
 
@@ -158,14 +195,14 @@ def _decode(
     model: LoadedModel,
     prompts: Sequence[Prompt],
     settings: ShadowSettings,
-    log: Path,
-    done: set[str],
+    log: Log,
     on_request: Callable[[int, int], None],
-) -> list[dict[str, Any]]:
+) -> None:
     from recguide_core.calibration.shadow import ShadowDecoder
+    from recguide_core.engine.machine import EmbeddedMachine
 
     decoder = ShadowDecoder(
-        model,
+        EmbeddedMachine(model),
         settings.menu,
         seed=settings.seed,
         max_tokens=settings.max_tokens,
@@ -173,20 +210,24 @@ def _decode(
     )
     encoded = {p.name: p for p in encode(model, prompts, settings.template)}
     fitting = [p for p in encoded.values() if decoder.fits(p)]
-    waiting = [p for p in fitting if p.name not in done]
+    waiting = [p for p in fitting if p.name not in log.done]
     finished = len(fitting) - len(waiting)
     on_request(finished, len(fitting))
-    rows: list[dict[str, Any]] = []
     for mine in decoder.run(waiting):
-        if mine:
-            append_rows(log, [*mine, {"end": True, "request": mine[0]["request"]}])
-        rows += mine
+        log_request(log.path, mine)
         finished += 1
         on_request(finished, len(fitting))
-    return rows
 
 
-def encode(model: LoadedModel, prompts: Sequence[Prompt], template: str) -> list[ShadowPrompt]:
+def log_request(log: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Append a request's rows and its end; a request without rows leaves no trace."""
+    if rows:
+        append_rows(log, [*rows, {"end": True, "request": rows[0]["request"]}])
+
+
+def encode(
+    model: LoadedModel | Checkpoint, prompts: Sequence[Prompt], template: str
+) -> list[ShadowPrompt]:
     """Token ids of prompts as bench sends them, named by the hash of the conversation."""
     from recguide_core.calibration.shadow import ShadowPrompt
 

@@ -14,6 +14,9 @@ from recguide_core.policy.value_fit import BINS
 DELTAS = (0.3, 0.5, 0.7, 0.9)
 """Margins below which a position may count as risky; tune chooses among them."""
 
+EMBEDDED, SGLANG = "embedded", "sglang"
+"""Engines that tables can be made with."""
+
 TABLES = Path("runs") / "tables"
 """Where profile, calibrate and tune meet when no folder is named."""
 
@@ -48,6 +51,7 @@ class ShadowSettings:
     Attributes:
         requests: prompts to decode, the sets taking turns; max_tokens: output limit of each.
         menu: block sizes, 1 for plain AR; batch: requests decoded at once.
+        engine: whose forwards make the rounds.
     """
 
     model: str = "nld-tiny"
@@ -60,6 +64,7 @@ class ShadowSettings:
     device: str = "cpu"
     dtype: str = "float32"
     threads: int = 0
+    engine: str = EMBEDDED
 
     def __post_init__(self) -> None:
         wrong = check_menu(self.menu)
@@ -81,8 +86,14 @@ class ShadowSettings:
             )
 
 
-def stem(model: str, device: str) -> str:
-    """File name of a model's tables on a device, e.g. `cpu-nld-tiny`."""
+def stem(model: str, device: str, engine: str = EMBEDDED) -> str:
+    """File name of a model's tables on a device, e.g. `cpu-nld-tiny`.
+
+    Args:
+        engine: what its forwards were timed or its rounds made with, when it is not the embedded
+            one: `cpu-nld-tiny-sglang`.
+    """
     place = "cpu" if device.startswith("cpu") else device.split(":")[0]
     name = Path(model).name or "model"
-    return re.sub(r"[^a-z0-9.]+", "-", f"{place}-{name}".lower()).strip("-")
+    suffix = "" if engine == EMBEDDED else f"-{engine}"
+    return re.sub(r"[^a-z0-9.]+", "-", f"{place}-{name}{suffix}".lower()).strip("-")

@@ -15,16 +15,18 @@ from typing import Any
 import numpy as np
 
 from recguide_core.calibration.explore import draw, next_block
+from recguide_core.engine.machine import Machine
 from recguide_core.engine.readings import ReadoutNeeds, StepReadings
 from recguide_core.engine.rows import PackedStep, pack
-from recguide_core.engine.runner import TorchRunner
-from recguide_core.kvcache import KVPool
-from recguide_core.model.registry import LoadedModel
 from recguide_core.policy.signals import valid_decisions
 from recguide_core.records import FloatArray, IntArray, Readout, Row, Rows
 
 RISKY_BELOW = 0.9
 """Tokens of positions with a smaller margin are kept; delta may be searched up to here."""
+
+LONGEST = 4096
+"""Tokens of a request at most."""
+SPARE = 64
 
 TraceRow = dict[str, Any]
 """One line of the trace table."""
@@ -70,6 +72,7 @@ class ShadowDecoder:
     of the context: what follows could not be compared between blocks.
 
     Args:
+        machine: what runs the rows.
         menu: block sizes, ascending; 1 is plain AR.
         max_tokens: output limit of a request.
         batch: requests decoded at once.
@@ -77,7 +80,7 @@ class ShadowDecoder:
 
     def __init__(
         self,
-        model: LoadedModel,
+        machine: Machine,
         menu: Sequence[int],
         *,
         seed: int = 0,
@@ -87,21 +90,14 @@ class ShadowDecoder:
         self.menu = tuple(menu)
         self.drafted = tuple(b for b in menu if b > 1)
         self.seed, self.max_tokens, self.batch = seed, max_tokens, batch
-        self.config = model.config
-        self.eos = model.eos_ids
-        self.context = min(model.config.max_positions, len(model.transformer.rotary.cos))
+        self.config = machine.config
+        self.eos = machine.eos_ids
+        self.context = machine.context
         # Every block of the menu in flight, and a continuation behind the largest.
         self.in_flight = self._most_in_flight()
-        self.pool = KVPool(
-            layers=model.config.layers,
-            kv_heads=model.config.kv_heads,
-            head_dim=model.config.head_dim,
-            tokens=batch * (min(self.context, 4096) + self.in_flight + 64),
-            page_size=16,
-            device=model.transformer.device,
-            dtype=model.transformer.dtype,
+        self.pool, self.runner = machine.open(
+            batch, min(self.context, LONGEST), self.in_flight + SPARE
         )
-        self.runner = TorchRunner(model, self.pool)
         self.prefix = np.zeros(batch, np.int64)
 
     def _most_in_flight(self) -> int:
@@ -109,7 +105,7 @@ class ShadowDecoder:
 
     def fits(self, prompt: ShadowPrompt) -> bool:
         """Whether the context and the pool hold the prompt and one round behind it."""
-        return len(prompt.tokens) + self.in_flight <= min(self.context, 4096)
+        return len(prompt.tokens) + self.in_flight <= min(self.context, LONGEST)
 
     def run(self, prompts: Iterable[ShadowPrompt]) -> Iterator[list[TraceRow]]:
         """Trace rows of each request, in the order in which requests end."""

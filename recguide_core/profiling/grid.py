@@ -37,6 +37,11 @@ class Point:
     def query_tokens(self) -> int:
         return self.requests * self.block * (1 + self.branches)
 
+    @property
+    def name(self) -> str:
+        """For progress bars."""
+        return f"{self.kind}, {self.requests} requests, B = {self.block}"
+
 
 def check_grid(requests: Sequence[int], blocks: Sequence[int], contexts: Sequence[int]) -> None:
     """Raises UsageError for a grid that cannot be measured."""

@@ -7,24 +7,20 @@ timed is `execute`: upload, attention planning, forward, head, read-out and the 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
+from recguide_core.engine.machine import Machine
 from recguide_core.engine.readings import ReadoutNeeds
 from recguide_core.engine.rows import PackedStep, pack
-from recguide_core.engine.runner import TorchRunner
-from recguide_core.kvcache import KVPool
-from recguide_core.model.registry import LoadedModel
 from recguide_core.profiling.grid import Point
 from recguide_core.records import Readout, Row, RowKind, Rows
 
-PAGE = 16
-
 
 class Bench:
-    """A model with a KV pool that is large enough for every point.
+    """A machine with room for every point.
 
     Args:
         seconds: clock; `time.thread_time` leaves out what others take of a busy machine.
@@ -32,24 +28,14 @@ class Bench:
 
     def __init__(
         self,
-        model: LoadedModel,
-        points: list[Point],
+        machine: Machine,
+        points: Sequence[Point],
         seconds: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._model = model
+        self._machine = machine
         self._seconds = seconds
         self._needs = ReadoutNeeds()
-        tokens = max(p.requests * _pages(p.context + p.block * (1 + p.branches)) for p in points)
-        self._pool = KVPool(
-            layers=model.config.layers,
-            kv_heads=model.config.kv_heads,
-            head_dim=model.config.head_dim,
-            tokens=tokens * PAGE,
-            page_size=PAGE,
-            device=model.transformer.device,
-            dtype=model.transformer.dtype,
-        )
-        self._runner = TorchRunner(model, self._pool)
+        self._pool, self._runner = machine.open(*room_for(points))
 
     def time_ms(self, point: Point, repeats: int) -> list[float]:
         """Milliseconds of `repeats` forwards of this shape, one untimed before them."""
@@ -68,21 +54,30 @@ class Bench:
             assert self._pool.reserve(slot, point.context + in_flight), "the pool was sized for it"
             self._pool.begin(slot, point.context)
             self._pool.commit(slot, point.context)
-            rows += rows_of(point, slot, self._model.config.mask_id, len(rows))
+            rows += rows_of(point, slot, self._machine.config.mask_id, len(rows))
         return pack(Rows.of(rows), np.full(point.requests, point.context, np.int64))
 
     def _once(self, point: Point, step: PackedStep) -> float:
         in_flight = point.block * (1 + point.branches)
         for slot in range(point.requests):
             self._pool.begin(slot, in_flight)
-        _wait(self._model.transformer.device)
+        _wait(self._machine.device)
         began = self._seconds()
         self._runner.execute(step, self._needs)
-        _wait(self._model.transformer.device)
+        _wait(self._machine.device)
         elapsed = 1e3 * (self._seconds() - began)
         for slot in range(point.requests):
             self._pool.commit(slot, 0)
         return elapsed
+
+
+def room_for(points: Sequence[Point]) -> tuple[int, int, int]:
+    """Requests, committed tokens and in-flight tokens of each that hold every point."""
+    return (
+        max(p.requests for p in points),
+        max(p.context for p in points),
+        max(p.block * (1 + p.branches) for p in points),
+    )
 
 
 def rows_of(point: Point, slot: int, mask_id: int, first_row: int) -> list[Row]:
@@ -121,7 +116,3 @@ def rows_of(point: Point, slot: int, mask_id: int, first_row: int) -> list[Row]:
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _pages(tokens: int) -> int:
-    return -(-tokens // PAGE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +76,7 @@ def profile(
     """
     import torch
 
+    from recguide_core.engine.machine import EmbeddedMachine
     from recguide_core.profiling.measure import Bench
 
     device = "cpu" if settings.on_cpu else "cuda"
@@ -83,15 +84,13 @@ def profile(
     if settings.threads:
         torch.set_num_threads(settings.threads)
     model = _load(settings, device)
-    longest = model.config.max_positions - MAX_BLOCK
-    contexts = tuple(c for c in settings.contexts if c <= longest)
-    points = default_grid(settings.requests, settings.blocks, contexts or (longest,))
+    points = grid_for(settings, model.config.max_positions)
     seconds = time.thread_time if settings.cpu_time else time.perf_counter
-    timings = _time_points(Bench(model, points, seconds), points, settings.budget_s, on_point)
-    timed = [place for place, times in enumerate(timings) if times]
-    return make_table(
-        "cost",
-        columns_of([points[i] for i in timed], [timings[i] for i in timed]),
+    bench = Bench(EmbeddedMachine(model), points, seconds)
+    timings = time_points(bench, points, within(settings.budget_s), on_point)
+    return cost_table(
+        points,
+        timings,
         provenance(
             settings.model,
             model.hash,
@@ -106,8 +105,25 @@ def profile(
             timer="processor" if settings.cpu_time else "wall",
             cpu=inventory.cpu_name(),
             driver=torch.version.cuda or "none",
+            engine="embedded",
         ),
     )
+
+
+def grid_for(settings: ProfileSettings, max_positions: int) -> list[Point]:
+    """The points that a model's context allows."""
+    longest = max_positions - MAX_BLOCK
+    contexts = tuple(c for c in settings.contexts if c <= longest)
+    return default_grid(settings.requests, settings.blocks, contexts or (longest,))
+
+
+def cost_table(
+    points: Sequence[Point], timings: Sequence[Sequence[float]], about: Mapping[str, str]
+) -> Table:
+    """The table of the points that were timed; what the budget cut is not in it."""
+    timed = [place for place, times in enumerate(timings) if times]
+    columns = columns_of([points[i] for i in timed], [timings[i] for i in timed])
+    return make_table("cost", columns, about)
 
 
 def device_label(settings: ProfileSettings) -> str:
@@ -163,18 +179,23 @@ def _load(settings: ProfileSettings, device: str) -> LoadedModel:
     return load_model(settings.model, device=device, dtype=dtype)
 
 
-def _time_points(
+def within(seconds: float) -> Callable[[], bool]:
+    """Tells whether less than `seconds` have passed since this call."""
+    began = time.perf_counter()
+    return lambda: time.perf_counter() - began <= seconds
+
+
+def time_points(
     bench: Any,
     points: Sequence[Point],
-    budget_s: float,
+    in_time: Callable[[], bool],
     on_point: Callable[[int, int, Point], None],
 ) -> list[list[float]]:
     """Milliseconds of every point, pass after pass; what the budget cut has fewer or none."""
     timings: list[list[float]] = [[] for _ in points]
-    began = time.perf_counter()
     for number in range(PASSES):
         for place, point in enumerate(points):
-            if (number or place) and time.perf_counter() - began > budget_s:
+            if (number or place) and not in_time():
                 return timings
             timings[place] += bench.time_ms(point, REPEATS)
             on_point(number * len(points) + place + 1, PASSES * len(points), point)

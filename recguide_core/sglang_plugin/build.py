@@ -62,6 +62,7 @@ def _tuned(settings: PluginSettings, folder: Path, device: str) -> Tuned | None:
             settings.device or _table_device(device),
             policy=None if settings.policy is None else Path(settings.policy),
             force=settings.force,
+            engine="sglang",
         )
     except DataError:
         if settings.policy is not None or NEEDS_GUIDANCE & {settings.method, *settings.also}:

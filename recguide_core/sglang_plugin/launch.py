@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from recguide_core.calibration.settings import stem
 from recguide_core.errors import DataError, RecGuideError, UsageError, nearest
 from recguide_core.inventory import short_gpu_name
 from recguide_core.model import registry
 from recguide_core.model.weights import content_hash
 from recguide_core.sglang_plugin.settings import VARIABLE, PluginSettings, write_settings
 from recguide_core.sglang_plugin.versions import check_version, installed_version
-from recguide_core.tuning.guidance import find, load_tuned
+from recguide_core.tuning.guidance import load_tuned
 
 ENGINES = ("auto", "embedded", "sglang")
 MODELS_PACKAGE = "recguide_core.sglang_plugin.models"
@@ -256,6 +255,8 @@ def resolve_tables(
     from dataclasses import replace
 
     plugin = replace(config.plugin, model=config.model, device=device)
+    if plugin.probe is not None:
+        return plugin, [f"probe: {plugin.probe}"]
     if config.drafter is not None:
         return plugin, [f"method dflash: SGLang's own, drafter {config.drafter}"]
     try:
@@ -265,12 +266,14 @@ def resolve_tables(
             device,
             policy=None if plugin.policy is None else Path(plugin.policy),
             force=plugin.force,
+            engine="sglang",
         )
     except DataError as error:
         if plugin.policy is not None or plugin.method in ("adaptive", "recguide"):
             raise
         return plugin, [f"policy: none ({error.cause}) {error.remedy}"]
-    path = tuned.policy.path or find(stem(config.model, device), "policy")
+    path = tuned.policy.path
+    assert path is not None, "a policy that was read has a path"
     notes = [f"policy: {path} ({tuned.policy.digest[:12]})", *tuned.notes]
     return replace(plugin, policy=str(path.resolve())), notes
 

@@ -1,15 +1,16 @@
-"""A SGLang server that runs as long as a `with` block: for bench and tests."""
+"""A SGLang server that runs as long as a `with` block: for bench, probes and tests."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,6 +44,52 @@ def running_server(
     Raises:
         RecGuideError: it ended or did not answer in time; shows the end of its log.
     """
+    with _started(config, folder, env) as (process, command, log):
+        address = f"http://{config.host}:{config.port}"
+
+        def up() -> bool:
+            return _answers(address)
+
+        _wait(process, up, log, up_within)
+        yield address, command
+
+
+def wait_for_file(
+    config: ServerConfig,
+    wanted: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    tick: Callable[[], None] = lambda: None,
+) -> None:
+    """Start a server, wait until it has written a file, and stop it.
+
+    Args:
+        tick: called while nothing is there yet.
+
+    Raises:
+        RecGuideError: it ended before; shows the end of its log.
+    """
+    with _started(config, wanted.parent, env) as (process, _, log):
+
+        def written() -> bool:
+            tick()
+            return wanted.is_file()
+
+        _wait(process, written, log, float("inf"))
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def _started(
+    config: ServerConfig, folder: Path | None, env: Mapping[str, str] | None
+) -> Iterator[tuple[subprocess.Popen[bytes], Command, Path]]:
+    """The process, its command and its log; ended with the block."""
     with tempfile.TemporaryDirectory(prefix="recguide-") as spare:
         home = folder or Path(spare)
         command = server_command(config, home / "sglang.json")
@@ -57,28 +104,37 @@ def running_server(
                 start_new_session=True,
             )
         try:
-            address = f"http://{config.host}:{config.port}"
-            _wait(process, address, log, up_within)
-            yield address, command
+            yield process, command, log
         finally:
             _stop(process)
 
 
-def _wait(process: subprocess.Popen[bytes], address: str, log: Path, up_within: float) -> None:
-    deadline = time.monotonic() + up_within
-    while time.monotonic() < deadline:
+def _wait(
+    process: subprocess.Popen[bytes], done: Callable[[], bool], log: Path, within: float
+) -> None:
+    began = time.monotonic()
+    while time.monotonic() - began < within:
+        if done():
+            return
         if process.poll() is not None:
             raise RecGuideError(
                 f"SGLang ended with code {process.returncode}: {_tail(log)}",
-                f"Read {log}, or start it in the foreground with `recguide serve`.",
+                _remedy(log),
             )
-        if _answers(address):
-            return
         time.sleep(0.5)
     raise RecGuideError(
-        f"SGLang did not answer within {up_within:.0f} s: {_tail(log)}",
+        f"SGLang did not answer within {within:.0f} s: {_tail(log)}",
         "Start it in the foreground with `recguide serve` to see how far it comes.",
     )
+
+
+def _remedy(log: Path) -> str:
+    if "common_ops" in log.read_text(encoding="utf-8", errors="replace"):
+        return (
+            "SGLang's kernels need CUDA; on a CPU two operators are stood in for by "
+            "PYTHONPATH=tests/sglang/shims (a checkout of RecGuide has them)."
+        )
+    return "Start it in the foreground with `recguide serve --engine sglang` to see its log."
 
 
 def _answers(address: str) -> bool:

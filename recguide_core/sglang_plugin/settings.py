@@ -39,6 +39,7 @@ class PluginSettings:
         graphs: capture CUDA graphs (ignored without CUDA).
         trace: file that gets one JSON line per round, for replays; None = none.
         load: nominal concurrency that planners plan for, 0 = the requests of the step.
+        probe: job file of a measurement that runs before the server takes requests (`probe`).
     """
 
     method: str = "auto"
@@ -53,6 +54,7 @@ class PluginSettings:
     graphs: bool = True
     trace: str | None = None
     load: int = 0
+    probe: str | None = None
 
     def __post_init__(self) -> None:
         for name in (self.method, *self.also):

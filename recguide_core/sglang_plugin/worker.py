@@ -21,8 +21,10 @@ from recguide_core.sglang_plugin.build import choose_planners
 from recguide_core.sglang_plugin.driver import StepDriver
 from recguide_core.sglang_plugin.executors import FlatExecutor
 from recguide_core.sglang_plugin.graphs import graphs_on_cuda
+from recguide_core.sglang_plugin.machine import ServedMachine
 from recguide_core.sglang_plugin.metrics import Exporter
 from recguide_core.sglang_plugin.plugin import current_settings
+from recguide_core.sglang_plugin.probe import Station, about_server, run_probe
 from recguide_core.sglang_plugin.row_cache import RowCache
 from recguide_core.sglang_plugin.step_records import STRIDE, PromptPart, Turn
 from recguide_core.sglang_plugin.stock import UniformExecutor
@@ -92,9 +94,12 @@ class RecGuideWorker(sgl.BaseSpecWorker):  # type: ignore[misc,unused-ignore]
         k, v = sgl.kv_buffers(runner, config.layers)
         slots = 2 * requests + 16
         cache = RowCache(sgl.row_table(runner), k, v, np.zeros(slots, np.int64))
+        executor = self._executor(module, cache)
+        if settings.probe is not None:
+            self._probe(Path(settings.probe), executor, cache, config)
         chosen = choose_planners(settings, folder, str(self.device), requests)
         self.driver = StepDriver(
-            self._executor(module, cache),
+            executor,
             list(chosen.planners.values()),
             slots=slots,
             context=context,
@@ -121,6 +126,18 @@ class RecGuideWorker(sgl.BaseSpecWorker):  # type: ignore[misc,unused-ignore]
         self.exporter.announce([*chosen.notes, attention_note(self.driver.executor)])
         if settings.trace is not None and sgl.tensor_parallel()[1] == 0:
             self.driver.observers.append(trace_writer(Path(settings.trace)))
+
+    def _probe(self, job: Path, executor: Any, cache: RowCache, config: ModelConfig) -> None:
+        """Measure the model while its pool is empty; see `probe`."""
+        machine = ServedMachine(executor, cache, config, sgl.context_limit(self.model_runner))
+        parts, rank = sgl.tensor_parallel()
+
+        def agree(answer: bool) -> bool:
+            return bool(sgl.from_rank_zero(torch.tensor(answer, device=cache.device)).item())
+
+        about = about_server(self.device, executor, parts)
+        run_probe(job, Station(machine, leader=rank == 0, agree=agree), about)
+        machine.close()
 
     def _executor(self, module: Any, cache: RowCache) -> Any:
         """The executor of the layout; graphs only where there is a CUDA device."""

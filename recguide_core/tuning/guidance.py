@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recguide_core.calibration.settings import TABLES, stem
+from recguide_core.calibration.settings import EMBEDDED, TABLES, stem
 from recguide_core.engine.guidance import Guidance
 from recguide_core.errors import DataError, MismatchError
 from recguide_core.inventory import cpu_name
@@ -76,6 +76,18 @@ def find(name: str, artefact: str, folder: Path | None = None) -> Path:
     )
 
 
+def find_policy(model: str, device: str, engine: str, folder: Path | None = None) -> Path:
+    """The policy of a model on a device, made with this engine or else with the embedded one.
+
+    Raises:
+        DataError: there is none.
+    """
+    try:
+        return find(stem(model, device, engine), "policy", folder)
+    except DataError:
+        return find(stem(model, device), "policy", folder)
+
+
 def load_tuned(
     model: str,
     model_hash: str,
@@ -84,10 +96,13 @@ def load_tuned(
     policy: Path | None = None,
     folder: Path | None = None,
     force: bool = False,
+    engine: str = EMBEDDED,
 ) -> Tuned:
     """The policy for a model on a device, with its tables.
 
     Args:
+        engine: whose policy is wanted; another engine than the embedded one takes that one's
+            where it has none of its own.
         policy: a policy file; None looks in `folder` and then among the shipped ones.
         folder: where tables are looked for first, beside the policy file by default.
 
@@ -96,7 +111,7 @@ def load_tuned(
         MismatchError: it was tuned for another model or device, or with other tables; `force`
             turns these into notes.
     """
-    path = policy or find(stem(model, device), "policy", folder)
+    path = policy or find_policy(model, device, engine, folder)
     file = read_policy(path)
     notes = check_policy(file, {"model_hash": model_hash}, force)
     tables = read_tables(file, folder or path.parent, force, notes)

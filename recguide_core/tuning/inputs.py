@@ -34,7 +34,7 @@ def read_inputs(
     """
     if cost is not None and clock is not None:
         raise UsageError("Both --cost and --clock are given.", "Name one cost table.")
-    own = stem(settings.model, settings.device)
+    own = stem(settings.model, settings.device, settings.engine)
     names = {"value": own, "branch": own, "cost": own}
     places = folder or TABLES
     if trace is not None:
@@ -56,13 +56,17 @@ def read_inputs(
 
 def default_policy_path(settings: TuneSettings, inputs: Inputs, folder: Path | None) -> Path:
     """Where the policy goes unless told otherwise: beside the trace, named after the cost table."""
-    name = inputs.names["cost"] if inputs.clock else stem(settings.model, settings.device)
+    name = (
+        inputs.names["cost"]
+        if inputs.clock
+        else stem(settings.model, settings.device, settings.engine)
+    )
     return _beside(inputs, folder) / f"{name}{SUFFIX['policy']}"
 
 
 def recording_path(settings: TuneSettings, inputs: Inputs, folder: Path | None) -> Path:
     """Where recordings are kept from one tuning run to the next."""
-    name = f"{stem(settings.model, settings.device)}.recording.npz"
+    name = f"{stem(settings.model, settings.device, settings.engine)}.recording.npz"
     return _beside(inputs, folder) / name
 
 

@@ -86,6 +86,7 @@ def make_provenance(
         "model": settings.model,
         "model_hash": model_hash,
         "device": inputs.cost.provenance["device"],
+        "engine": settings.engine,
         "clock": inputs.clock,
         "cost_hash": inputs.cost.digest,
         "value_hash": inputs.value.digest,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from recguide_core.calibration.settings import EMBEDDED
 from recguide_core.engine.guidance import FULL_MENU
 from recguide_core.errors import UsageError
 
@@ -23,6 +24,7 @@ class TuneSettings:
         iterations: on-policy corrections of rho.
         menu: blocks that RecGuide may choose from.
         folds: parts for the out-of-fold choice of rho.
+        engine: whose tables are tuned from and whose forwards are recorded.
     """
 
     model: str = "nld-tiny"
@@ -37,6 +39,7 @@ class TuneSettings:
     device: str = "cpu"
     dtype: str = "float32"
     threads: int = 0
+    engine: str = EMBEDDED
 
     def __post_init__(self) -> None:
         for name in ("requests", "max_tokens", "folds"):

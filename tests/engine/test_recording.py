@@ -9,6 +9,7 @@ from recguide_core.calibration.recording import Recorded, load_recordings
 from recguide_core.calibration.shadow import ShadowDecoder, ShadowPrompt
 from recguide_core.engine.core import EngineCore
 from recguide_core.engine.engine import Engine
+from recguide_core.engine.machine import EmbeddedMachine
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.pages import PageTable
 from recguide_core.records import Request
@@ -27,7 +28,7 @@ def prompts(tiny):
 
 @pytest.fixture(scope="module")
 def recorded(tiny, prompts):
-    texts = Recorder(tiny, BLOCKS, max_tokens=TOKENS, batch=3).record(prompts)
+    texts = Recorder(EmbeddedMachine(tiny), BLOCKS, max_tokens=TOKENS, batch=3).record(prompts)
     return Recorded(texts, TOKENS, tiny.eos_ids).take(p.name for p in prompts)
 
 
@@ -82,7 +83,7 @@ def test_replay_makes_the_rounds_of_the_model(tiny, prompts, recorded, method, b
 
 
 def test_shadow_rounds_are_the_recorded_ones(tiny, prompts, recorded):
-    decoder = ShadowDecoder(tiny, (1, *BLOCKS), seed=3, max_tokens=TOKENS, batch=2)
+    decoder = ShadowDecoder(EmbeddedMachine(tiny), (1, *BLOCKS), seed=3, max_tokens=TOKENS, batch=2)
     by_name = {t.name: t for t in recorded.texts}
     seen = set()
     for lines in decoder.run(prompts):
