@@ -2,7 +2,8 @@
 
 `python -m recguide_core.tiny.answers --weights FOLDER --data-dir DIR --out FILE`. An own answer is
 kept for both losses if it is right, for the drafting loss only if it merely ends, and is replaced
-by the reference otherwise. Fresh synthetic documents and human ones keep the model from drifting.
+by the reference otherwise. Fresh synthetic documents and human ones keep the model from drifting;
+human texts, which the model would not write, feed the AR loss only.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from recguide_core.tiny.train import start
 
 log = logging.getLogger(__name__)
 
+VARIED = 0.7
+"""Least share of different 4-grams in an own GSM8K answer; below it the text goes in circles."""
+
 
 def distinct_share(ids: list[int]) -> float:
     """Return the share of different 4-grams among all 4-grams of a text."""
@@ -38,7 +42,8 @@ def distinct_share(ids: list[int]) -> float:
 
 def use_of(document: Document, ids: list[int], text: str) -> Use | None:
     """Return which losses an own answer feeds, None if the reference has to take its place."""
-    if ids[-1] != EOS or len(ids) < 12 or distinct_share(ids) < 0.35:
+    varied = VARIED if document.domain == "gsm8k" else 0.35
+    if ids[-1] != EOS or len(ids) < 12 or distinct_share(ids) < varied:
         return None
     if document.domain == "gsm8k":
         score = checks.marks(text)
@@ -68,7 +73,8 @@ def own_answers(weights: Path, asked: list[Document], new_tokens: int) -> list[E
         use = use_of(document, answer, text)
         tally[f"{document.domain}: {'reference' if use is None else use.name.lower()}"] += 1
         if use is None:
-            examples.append(encode(document.prompt, document.answer))
+            losses = Use.AR_ONLY if document.domain == "gsm8k" else Use.BOTH
+            examples.append(encode(document.prompt, document.answer, losses))
         else:
             examples.append(encode(document.prompt, text, use))
     for name, count in sorted(tally.items()):
@@ -94,7 +100,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     folder = data_folder(args.data_dir)
     asked = prompts(folder, args.seed, args.per_domain, args.gsm8k)
     examples = own_answers(args.weights, asked, args.new_tokens)
-    examples += mixture(read_recipe(args.recipe), folder, args.seed + 1, args.fresh)
+    examples += mixture(
+        read_recipe(args.recipe), folder, args.seed + 1, args.fresh, human=Use.AR_ONLY
+    )
     Random(args.seed).shuffle(examples)
     write_examples(args.out, examples)
     log.info("%d documents -> %s", len(examples), args.out)

@@ -19,7 +19,7 @@ from recguide_core.errors import DataError
 from recguide_core.tiny.corpus import documents
 from recguide_core.tiny.recipe import DEFAULT_RECIPE, Recipe, read_recipe
 from recguide_core.tiny.text import encode
-from recguide_core.tiny.token_file import Example, write_examples
+from recguide_core.tiny.token_file import Example, Use, write_examples
 
 log = logging.getLogger(__name__)
 
@@ -56,15 +56,19 @@ def read_pairs(folder: Path, name: str) -> list[tuple[str, str]]:
         ) from error
 
 
-def mixture(recipe: Recipe, folder: Path, seed: int, count: int) -> list[Example]:
-    """Return `count` synthetic documents and their share of human ones, shuffled."""
+def mixture(
+    recipe: Recipe, folder: Path, seed: int, count: int, human: Use = Use.BOTH
+) -> list[Example]:
+    """Return `count` synthetic documents and their share of human ones, shuffled; `human` says
+    which losses the latter feed.
+    """
     rng = Random(seed)
     examples = []
     for domain, share in recipe.data.mix.items():
         for d in islice(documents(domain, seed, test=False), int(count * share)):
             examples.append(encode(d.prompt, d.answer))
     for name, share in recipe.data.human.items():
-        pairs = [encode(*pair) for pair in read_pairs(folder, name)]
+        pairs = [encode(*pair, human) for pair in read_pairs(folder, name)]
         pairs = [e for e in pairs if len(e.tokens) <= recipe.data.longest]
         wanted = int(count * share)
         order = [i for _ in range(-(-wanted // len(pairs))) for i in rng.sample(pairs, len(pairs))]

@@ -30,6 +30,10 @@ MIDDLE = 0.7
 """At which rules are compared before rho is searched."""
 
 
+PIN_MARGIN = 0.02
+"""By how much one block for all must be faster before a load is pinned to it."""
+
+
 class Runner:
     """On-policy runs under one cost model."""
 
@@ -83,8 +87,9 @@ class Runner:
 
         The first iteration runs the policy at fractions of the out-of-fold rho; each further one
         runs the neighbours of the fastest at half the distance. Loads in between keep their
-        out-of-fold rho, scaled as their neighbours were. Where one block for all is faster
-        than the best rho, the load is pinned to it.
+        out-of-fold rho, scaled as their neighbours were. Where one block for all is clearly
+        faster than the best rho, the load is pinned to it; in doubt it is not, because a pinned
+        load cannot follow texts that are unlike the ones it was tuned on.
         """
         factor: dict[int, float] = {}
         pinned: dict[int, int] = {}
@@ -97,8 +102,7 @@ class Runner:
             factor[load] = max(found, key=lambda f: found[f].score)
             fixed = self._try_pins(guidance, recorded, load, history)
             best = max(fixed, key=lambda b: fixed[b].score)
-            faster = fixed[best].score > found[factor[load]].score
-            pinned[load] = best if faster else 0
+            pinned[load] = best if _clearly(fixed[best], found[factor[load]]) else 0
         logs = np.log(sorted(factor))
         factors = [factor[c] for c in sorted(factor)]
         rho = {
@@ -180,6 +184,12 @@ def _candidates(found: dict[float, LoadRun], iteration: int) -> list[float]:
     best = max(found, key=lambda f: found[f].score)
     step = 0.5 ** (iteration + 1)
     return [best * (1 - step), best * (1 + step)]
+
+
+def _clearly(fixed: LoadRun, chosen: LoadRun) -> bool:
+    """Whether one block for all beats a rho by `PIN_MARGIN` and more than chance, in both means."""
+    pooled = bootstrap_gain(fixed.per_prompt(), chosen.per_prompt())
+    return fixed.score > (1 + PIN_MARGIN) * chosen.score and pooled[1] > 0
 
 
 def _gain(ours: LoadRun, theirs: LoadRun) -> dict[str, float | bool]:
