@@ -27,13 +27,19 @@ def run(
     rate: options.Rate = None,
     arrivals: options.Arrivals = "poisson",
     ramp: options.Ramp = None,
+    replay: options.Replay = None,
+    speed: options.Speed = "1",
+    time_unit: options.TimeUnit = "auto",
     slo_ttft: options.SloTtft = None,
     slo_tpot: options.SloTpot = None,
     requests: options.Requests = None,
     max_tokens: options.MaxTokens = 128,
     warmup: options.Warmup = 2,
+    cooldown: options.CooldownRequests = 0,
     ignore_eos: options.IgnoreEos = False,
     seed: options.Seed = 0,
+    engine: options.Engine = "embedded",
+    tp: options.Tp = 1,
     device: options.Device = "cpu",
     attention_backend: options.AttentionBackend = None,
     dtype: options.Dtype = "float32",
@@ -75,13 +81,14 @@ def run(
     Files: JSONL with prompt, question, instruction, text or messages; CSV and
     Parquet with such a column; plain text with one prompt a line.
     """
+    from recguide_cli.engines import bench_site, measuring_engine
     from recguide_cli.render.bench import BenchView, default_folder
     from recguide_core.bench.config import SERVER, BenchConfig
     from recguide_core.bench.recheck import require_lossless
     from recguide_core.bench.remote import parse_address
     from recguide_core.bench.run import Output, run_bench
-    from recguide_core.bench.server_site import ServerSite
     from recguide_core.datasets import ReadOptions, load_prompts
+    from recguide_core.datasets.trace import read_trace
 
     other = _other_job(ctx, words)
     if other is not None:
@@ -103,6 +110,9 @@ def run(
         rates=() if rate is None else tuple(console.decimals(rate, "--rate")),
         arrivals=arrivals,
         ramp=ramp,
+        replay=None if replay is None else str(replay),
+        speeds=tuple(console.decimals(speed, "--speed")),
+        time_unit=time_unit,
         ttft_limit_ms=slo_ttft,
         tpot_limit_ms=slo_tpot,
         requests=requests,
@@ -116,6 +126,7 @@ def run(
         kv_tokens=kv_tokens,
         prefill_chunk=prefill_chunk,
         warmup=warmup,
+        cooldown=cooldown,
         ignore_eos=ignore_eos,
         check=not no_check,
         clock=clock,
@@ -125,13 +136,15 @@ def run(
         force=force,
         held_out=held_out,
         base_url=base_url,
+        engine=measuring_engine(engine, tp),
+        tp=tp,
     )
     loaded = load_prompts(config.data, data_dir, ReadOptions(column, turns, skip_bad_rows))
-    site = None
-    if base_url is not None:
-        site = ServerSite(config, loaded, parse_address(base_url, timeout, api_key))
+    if replay is not None:
+        loaded.trace = read_trace(replay, time_unit, skip_bad_rows=skip_bad_rows)
+    address = None if base_url is None else parse_address(base_url, timeout, api_key)
     folder = out or default_folder()
-    with BenchView(config, loaded) as view:
+    with bench_site(config, loaded, address) as site, BenchView(config, loaded) as view:
         record = run_bench(
             config,
             loaded,

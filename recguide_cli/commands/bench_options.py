@@ -39,7 +39,11 @@ Column = Annotated[
     typer.Option(rich_help_panel=DATA, help="Column with the prompt (default: guessed)."),
 ]
 Turns = Annotated[
-    str, typer.Option(rich_help_panel=DATA, help="Of a conversation ask: first, last, all.")
+    str,
+    typer.Option(
+        rich_help_panel=DATA,
+        help="Of a conversation ask: first, last, all; chat: all, after the model's own answers.",
+    ),
 ]
 Template = Annotated[
     str,
@@ -86,6 +90,21 @@ Ramp = Annotated[
         help="Numbers in flight to pass through, 1:32:1; simulated: the rate to rise to.",
     ),
 ]
+Replay = Annotated[
+    Path | None,
+    typer.Option(
+        rich_help_panel=LOAD,
+        help="Repeat the arrivals and lengths of a trace: JSONL with timestamp, input_length, "
+        "output_length and hash_ids.",
+    ),
+]
+Speed = Annotated[
+    str,
+    typer.Option(rich_help_panel=LOAD, help="With --replay: comma list of factors, 2 = faster."),
+]
+TimeUnit = Annotated[
+    str, typer.Option(rich_help_panel=LOAD, help="Timestamps of the trace: auto, ms or s.")
+]
 SloTtft = Annotated[
     float | None,
     typer.Option(rich_help_panel=LOAD, help="Goodput: most ms to the first token."),
@@ -100,11 +119,27 @@ Requests = Annotated[
 ]
 MaxTokens = Annotated[int, typer.Option(rich_help_panel=LOAD, help="Output limit of a request.")]
 Warmup = Annotated[int, typer.Option(rich_help_panel=LOAD, help="Requests before the window.")]
+CooldownRequests = Annotated[
+    int,
+    typer.Option(
+        "--cooldown",
+        rich_help_panel=LOAD,
+        help="Requests, at most, that hold the load up at the window's end.",
+    ),
+]
 IgnoreEos = Annotated[
     bool,
     typer.Option("--ignore-eos", rich_help_panel=LOAD, help="Go on to the limit, past EOS."),
 ]
 Seed = Annotated[int, typer.Option(rich_help_panel=LOAD, help="Seed of the choice of prompts.")]
+Engine = Annotated[
+    str,
+    typer.Option(rich_help_panel=MODEL, help="embedded, or sglang: a server is started for it."),
+]
+Tp = Annotated[
+    int,
+    typer.Option(rich_help_panel=MODEL, help="--engine sglang: GPUs that share the model."),
+]
 Device = Annotated[str, typer.Option(rich_help_panel=MODEL, help="cpu or cuda[:n].")]
 AttentionBackend = Annotated[
     str | None,

@@ -139,6 +139,8 @@ def _cells(row: dict[str, Any], baseline: dict[str, float | None]) -> list[str]:
 
 def _load(row: dict[str, Any]) -> str:
     load = row["ramp"] or str(row["concurrency"])
+    if row.get("speed") is not None:
+        return f"{load}, trace x{row['speed']:g}"
     return load if row["rate"] is None else f"{load}, {row['rate']:g}/s"
 
 
@@ -159,6 +161,9 @@ def _remarks(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> list[str]
         for row in rows
         if (found := row.get("server_metrics"))
     ]
+    remarks += _trace_remarks(about.get("trace"), rows)
+    if any(row["turns"] for row in rows):
+        remarks.append("Conversations: each turn's prompt holds the model's own answers before it.")
     failed = sum(row["failed"] for row in rows)
     if failed:
         remarks.append(f"{failed} requests failed; they are in no mean, and in requests.jsonl.")
@@ -174,6 +179,25 @@ def _remarks(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> list[str]
         remarks.append(f"Speculation loses to AR here: {', '.join(losing)}.")
     chosen = [f"{k} ({v})" for k, v in sorted(about["origins"].items()) if v != "default"]
     remarks.append("Set by you: " + (", ".join(chosen) or "nothing; all defaults") + ".")
+    return remarks
+
+
+def _trace_remarks(trace: dict[str, Any] | None, rows: Sequence[dict[str, Any]]) -> list[str]:
+    if trace is None:
+        return []
+    remarks = [f"left out {text}" for text in trace["skipped"]]
+    remarks.append(
+        f"Trace {trace['file']}: {trace['requests']} requests over {trace['seconds']:.1f} s "
+        f"(timestamps in {trace['unit']}; --time-unit says otherwise), "
+        f"{trace['input_tokens']} prompt tokens, at most {trace['output_tokens']} of answers."
+    )
+    if "scale" in trace:
+        counted = [row["prompt_tokens"] for row in rows if not row["failed"]]
+        share = "–" if not counted else f"{counted[0] / trace['input_tokens']:.1%}"
+        remarks.append(
+            f"The server counts {share} of the trace's prompt tokens; their text was cut by "
+            f"{trace['scale']['characters']:.2f} characters a token."
+        )
     return remarks
 
 

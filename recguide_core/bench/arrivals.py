@@ -62,6 +62,17 @@ def check_rates(rates: Sequence[float], arrivals: str) -> None:
             raise UsageError(f"--rate has {rate:g}.", "Give requests per second above 0.")
 
 
+def check_speeds(speeds: Sequence[float]) -> None:
+    """Raises UsageError for a factor by which no trace can be replayed."""
+    if not speeds:
+        raise UsageError("--speed is empty.", "Name at least one factor, such as 1.")
+    for speed in speeds:
+        if not 0 < speed < float("inf"):
+            raise UsageError(
+                f"--speed has {speed:g}.", "Give a factor above 0; 2 is twice as fast."
+            )
+
+
 def schedule(count: int, rate: float, arrivals: str, seed: int) -> npt.NDArray[np.float64]:
     """Seconds at which `count` requests come, ascending, the first at 0.
 

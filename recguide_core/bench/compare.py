@@ -93,7 +93,7 @@ def _load(folder: Path) -> _Run:
     about, rows, finished = read_run(folder)
     cells: dict[str, list[RequestRow]] = {key: [] for key in finished}
     for row in rows:
-        if row.ok and not row.warmup and row.cell in cells:
+        if row.ok and row.measured and row.cell in cells:
             cells[row.cell].append(row)
     settings = {**about["settings"], "model_hash": about["model_hash"]}
     tps = {key: row["tps"] for key, row in finished.items()}

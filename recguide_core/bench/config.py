@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from recguide_core.bench.arrivals import check_rates, parse_ramp
+from recguide_core.bench.arrivals import check_rates, check_speeds, parse_ramp
 from recguide_core.datasets.benchmarks import check_template
 from recguide_core.engine.planners import NEEDS_GUIDANCE, TAKES_BLOCK, check_method
 from recguide_core.engine.settings import BATCHING
@@ -32,14 +32,21 @@ class Cell:
     concurrency: int
     rate: float | None = None
     ramp: str | None = None
+    speed: float | None = None
+
+    @property
+    def open_loop(self) -> bool:
+        """Whether requests come at moments of their own, however busy the target is."""
+        return self.rate is not None or self.speed is not None
 
     @property
     def key(self) -> str:
-        """Names the cell within its run, e.g. `linear/16@8`, `ar@8,2/s`, `ar@1:8:1`."""
+        """Names the cell within its run, e.g. `linear/16@8`, `ar@8,2/s`, `ar@1:8:1`, `ar@8,x2`."""
         block = "" if self.block_size is None else f"/{self.block_size}"
         load = self.ramp or str(self.concurrency)
         rate = "" if self.rate is None else f",{self.rate:g}/s"
-        return f"{self.method}{block}@{load}{rate}"
+        speed = "" if self.speed is None else f",x{self.speed:g}"
+        return f"{self.method}{block}@{load}{rate}{speed}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +61,11 @@ class BenchConfig:
         rates: requests per second, one load each, instead of a closed loop; `concurrency` then
             limits how many run at once. `arrivals`: poisson or constant.
         ramp: levels of concurrency that one load passes through (arrivals.parse_ramp).
+        replay: trace file whose arrivals and lengths are repeated, instead of a closed loop, at
+            each of `speeds` (2: twice as fast); `time_unit` of its timestamps: auto, ms or s.
         ttft_limit_ms, tpot_limit_ms: what a request has to meet to count in goodput.
-        warmup: requests before the window, with prompts of their own.
+        warmup: requests before the window, with prompts of their own; `cooldown`: at most so many
+            beside its end, to hold the load up.
         clock: `wall`, or a virtual clock such as `b200/nld-8b` that time is charged from.
         batching: how a step holds blocks of several sizes (engine.settings).
         policy: policy file of the adaptive methods, or None for the one that fits; `tables`:
@@ -63,6 +73,7 @@ class BenchConfig:
             for another model or device.
         held_out: leave out prompts that the policy was made with.
         base_url: a server to measure instead of the embedded engine.
+        engine: embedded or sglang; tp: GPUs that share SGLang's model.
     """
 
     model: str = "nld-tiny"
@@ -73,6 +84,9 @@ class BenchConfig:
     rates: tuple[float, ...] = ()
     arrivals: str = "poisson"
     ramp: str | None = None
+    replay: str | None = None
+    speeds: tuple[float, ...] = (1.0,)
+    time_unit: str = "auto"
     ttft_limit_ms: float | None = None
     tpot_limit_ms: float | None = None
     requests: int | None = None
@@ -86,6 +100,7 @@ class BenchConfig:
     kv_tokens: int | None = None
     prefill_chunk: int = 512
     warmup: int = 2
+    cooldown: int = 0
     ignore_eos: bool = False
     check: bool = True
     clock: str = "wall"
@@ -95,6 +110,8 @@ class BenchConfig:
     force: bool = False
     held_out: bool = False
     base_url: str | None = None
+    engine: str = "embedded"
+    tp: int = 1
 
     def __post_init__(self) -> None:
         self._check_names()
@@ -105,6 +122,7 @@ class BenchConfig:
             ("--requests", 1, self.requests),
             ("--kv-tokens", 1, self.kv_tokens),
             ("--warmup", 0, self.warmup),
+            ("--cooldown", 0, self.cooldown),
             ("--seed", 0, self.seed),
             ("--threads", 0, self.threads),
         ):
@@ -131,10 +149,13 @@ class BenchConfig:
         for load in self.concurrency:
             _at_least(1, "--concurrency", load)
         check_rates(self.rates, self.arrivals)
+        check_speeds(self.speeds)
         if self.ramp is not None:
             parse_ramp(self.ramp)
-            if self.rates:
-                raise UsageError("--ramp and --rate are given.", "Choose one kind of load.")
+        given = {"--ramp": self.ramp, "--rate": self.rates, "--replay": self.replay}
+        kinds = [option for option, value in given.items() if value]
+        if len(kinds) > 1:
+            raise UsageError(f"{' and '.join(kinds)} are given.", "Choose one kind of load.")
         for option, limit in (
             ("--slo-ttft", self.ttft_limit_ms),
             ("--slo-tpot", self.tpot_limit_ms),
@@ -150,9 +171,10 @@ class BenchConfig:
     def cells(self) -> list[Cell]:
         """Every cell, load by load, methods in the order asked."""
         return [
-            Cell(method, block, load, rate, self.ramp)
+            Cell(method, block, load, rate, self.ramp, speed)
             for load in self._loads()
             for rate in self.rates or (None,)
+            for speed in (self.speeds if self.replay else (None,))
             for method in self.methods
             for block in (self.block_sizes if method in TAKES_BLOCK else (None,))
         ]

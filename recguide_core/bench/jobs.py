@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
 from recguide_core.bench.load import Job
+from recguide_core.bench.rows import RequestRow
 from recguide_core.datasets import Prompt
-from recguide_core.errors import UsageError
+from recguide_core.errors import DataError, UsageError
 
 # Never part of a data set, so that warming up cannot fill a prefix cache for the window.
 WARMUP_TEXTS = (
@@ -80,10 +82,36 @@ def warmup_jobs(count: int, renders: Renders, *, raw: bool, max_tokens: int) -> 
     return jobs
 
 
+def cooldown_jobs(count: int, warm: Sequence[Job], max_tokens: int) -> list[Job]:
+    """`count` jobs with the warm-up's prompts that answer as long as measured ones may."""
+    return [replace(warm[i % len(warm)], max_tokens=max_tokens) for i in range(count)]
+
+
+def next_turn(job: Job, answer: str) -> Job:
+    """The next question of a conversation with the model's answer before it; ids are left open."""
+    prompt = job.prompt
+    messages = (*prompt.messages, ("assistant", answer), ("user", prompt.later[0]))
+    following = replace(prompt, messages=messages, later=prompt.later[1:])
+    return replace(job, prompt=following, tokens=job.tokens[:0], turn=job.turn + 1, arrival_s=None)
+
+
+def job_of(row: RequestRow) -> Job:
+    """The job of a saved request, with the history that it was sent with.
+
+    Raises:
+        DataError: the row holds no prompt ids.
+    """
+    if not row.prompt:
+        raise DataError(f"{row.key} has no prompt ids.", "Measure again with this version.")
+    prompt = Prompt(row.prompt_id, (("user", ""),), row.dataset, row.category)
+    return Job(prompt, np.asarray(row.prompt, dtype=np.int64), row.max_tokens)
+
+
 def prompts_hash(jobs: Sequence[Job]) -> str:
-    """Names what was sent, in order: ids and output limits. 16 hex digits."""
+    """Names what was sent, in order: ids, limits, moments, later turns. 16 hex digits."""
     digest = hashlib.sha256()
     for job in jobs:
         digest.update(job.tokens.tobytes())
         digest.update(job.max_tokens.to_bytes(8, "little"))
+        digest.update(repr((job.arrival_s, job.prompt.later)).encode())
     return digest.hexdigest()[:16]

@@ -6,14 +6,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from recguide_core.bench.config import BenchConfig
-from recguide_core.bench.load import Job
+from recguide_core.bench.jobs import job_of
 from recguide_core.bench.lossless import classify
-from recguide_core.bench.rows import RequestRow, differences, verdict_counts, verdict_of
+from recguide_core.bench.rows import differences, verdict_counts, verdict_of
 from recguide_core.bench.store import read_run
-from recguide_core.datasets import Prompt
 from recguide_core.errors import DataError, MismatchError, RecGuideError
 from recguide_core.tables import write_json
 
@@ -43,7 +40,7 @@ def check_run(
     from recguide_core.model.registry import load_model
 
     settings, rows, _ = read_run(folder)
-    rows = [row for row in rows if row.ok and not row.warmup]
+    rows = [row for row in rows if row.ok and row.measured]
     if not rows:
         raise DataError(f"{folder} has no finished request.", "Finish the run first: --resume")
     config = config_of(settings["settings"])
@@ -54,7 +51,7 @@ def check_run(
             "Name the model that made it: --model FOLDER",
         )
     reference = Reference(model, config)
-    jobs = [_job(row) for row in rows]
+    jobs = [job_of(row) for row in rows]
     expected = reference.outputs(jobs)
     for done, (row, job, text) in enumerate(zip(rows, jobs, expected, strict=True), start=1):
         verdict = classify(job.tokens, text, row.tokens, reference.best_after)
@@ -101,10 +98,3 @@ def require_lossless(found: Iterable[dict[str, Any]], strict: bool) -> None:
         f"{first['position']}: AR has {first['expected']}, it has {first['got']}{gap}.",
         "Every difference is listed in the run's folder; plain AR is --methods ar.",
     )
-
-
-def _job(row: RequestRow) -> Job:
-    if not row.prompt:
-        raise DataError(f"{row.key} has no prompt ids.", "Measure again with this version.")
-    prompt = Prompt(row.prompt_id, (("user", ""),), row.dataset, row.category)
-    return Job(prompt, np.asarray(row.prompt, dtype=np.int64), row.max_tokens)

@@ -12,7 +12,7 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -100,6 +100,7 @@ class RemoteEvent:
 
     key: str
     tokens: list[int]
+    text: str = ""
     finished: Finished | None = None
     usage: dict[str, Any] = field(default_factory=dict)
     block: int = 0
@@ -127,16 +128,10 @@ class RemoteTarget:
         time.sleep(max(0.0, moment - time.perf_counter()))
 
     def submit(self, request: Request, job: Job) -> None:
-        body = {
-            "model": self._model,
-            "messages": [{"role": role, "content": text} for role, text in job.prompt.messages],
-            "max_tokens": request.max_tokens,
-            "temperature": 0,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            **({"ignore_eos": True} if request.ignore_eos else {}),
-            **self._extra,
-        }
+        messages = [{"role": role, "content": text} for role, text in job.prompt.messages]
+        body = request_body(self._model, messages, request.max_tokens) | self._extra
+        if request.ignore_eos:
+            body["ignore_eos"] = True
         threading.Thread(target=self._ask, args=(request.key, body), daemon=True).start()
 
     def step(self) -> Iterable[RemoteEvent]:
@@ -152,12 +147,12 @@ class RemoteTarget:
         finish, error = Finish.ERROR, None
         usage: dict[str, Any] = {}
         try:
-            for part in self._stream(body):
-                usage |= _usage(part)
+            for part in stream(self._address, body):
+                usage |= usage_of(part)
                 text, ending = _choice(part)
                 finish = ending or finish
                 if text:
-                    self._news.put(RemoteEvent(key, [0]))
+                    self._news.put(RemoteEvent(key, [0], text=text))
             if finish is Finish.ERROR:
                 error = "the stream ended without a finish reason"
         except TimeoutError:
@@ -167,26 +162,41 @@ class RemoteTarget:
             )
         except (OSError, http.client.HTTPException, ValueError) as fault:
             finish, error = Finish.ERROR, f"{type(fault).__name__}: {fault}"
-        self._news.put(RemoteEvent(key, [], _finished(key, finish, usage, error), usage))
+        self._news.put(RemoteEvent(key, [], "", _finished(key, finish, usage, error), usage))
 
-    def _stream(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The JSON parts of a streamed answer; ValueError when the server refuses."""
-        connection = self._address.connect()
-        try:
-            path = f"{self._address.root}/chat/completions"
-            connection.request("POST", path, json.dumps(body), self._address.headers)
-            answer = connection.getresponse()
-            if answer.status != 200:
-                text = answer.read(2000).decode(errors="replace").strip()
-                raise ValueError(f"HTTP {answer.status}: {text}")
-            for line in answer:
-                data = line.decode().strip().removeprefix("data:").strip()
-                if data == "[DONE]":
-                    return
-                if data.startswith("{"):
-                    yield json.loads(data)
-        finally:
-            connection.close()
+
+def request_body(
+    model: str, messages: Sequence[Mapping[str, str]], max_tokens: int
+) -> dict[str, Any]:
+    """Body of a greedy, streamed chat request that asks for the server's counts."""
+    return {
+        "model": model,
+        "messages": list(messages),
+        "max_tokens": max_tokens,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def stream(address: Address, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The JSON parts of a streamed answer; ValueError when the server refuses."""
+    connection = address.connect()
+    try:
+        path = f"{address.root}/chat/completions"
+        connection.request("POST", path, json.dumps(body), address.headers)
+        answer = connection.getresponse()
+        if answer.status != 200:
+            text = answer.read(2000).decode(errors="replace").strip()
+            raise ValueError(f"HTTP {answer.status}: {text}")
+        for line in answer:
+            data = line.decode().strip().removeprefix("data:").strip()
+            if data == "[DONE]":
+                return
+            if data.startswith("{"):
+                yield json.loads(data)
+    finally:
+        connection.close()
 
 
 def _choice(part: dict[str, Any]) -> tuple[str, Finish | None]:
@@ -202,7 +212,7 @@ def _choice(part: dict[str, Any]) -> tuple[str, Finish | None]:
     return text, Finish.LENGTH if reason == "length" else Finish.STOP
 
 
-def _usage(part: dict[str, Any]) -> dict[str, Any]:
+def usage_of(part: dict[str, Any]) -> dict[str, Any]:
     """Counts of a part in one spelling: completion_tokens, prompt_tokens, rounds, ..."""
     usage = dict(part.get("usage") or {})
     usage |= usage.pop("speculation", None) or {}

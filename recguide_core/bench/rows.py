@@ -23,7 +23,8 @@ class RequestRow:
     Attributes:
         cell, index: the cell's key and the request's place in it; `key` is unique in the run.
         prompt_id, prompt_hash, dataset, category: of its prompt.
-        warmup: ran before the window; in no metric.
+        warmup, cooldown: ran before the window, or beside its end; in no metric.
+        turn: place in its conversation, 0 for the first.
         arrival_s, first_s, end_s: handed over; first and last token known.
         chunk_s, chunk_tokens: time and size of each chunk that arrived.
         finish: stop, length, abort or error; `error` says what failed.
@@ -32,6 +33,7 @@ class RequestRow:
         prompt, tokens: ids of prompt and output; origins: where each token of the output came
             from (records.Origin).
         token_count: output tokens as a server counts them; None where `tokens` has them.
+        answer: a server's text.
         lossless: exact, near-tie, different, or None where not checked; `evidence` is the
             position, tokens and margin of the first difference.
     """
@@ -46,6 +48,8 @@ class RequestRow:
     max_tokens: int
     arrival_s: float
     warmup: bool = False
+    cooldown: bool = False
+    turn: int = 0
     first_s: float | None = None
     end_s: float | None = None
     chunk_s: list[float] = field(default_factory=list)
@@ -62,13 +66,20 @@ class RequestRow:
     prompt: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     token_count: int | None = None
+    answer: str = ""
     origins: list[int] = field(default_factory=list)
     lossless: str | None = None
     evidence: dict[str, Any] | None = None
 
     @property
     def key(self) -> str:
-        return f"{self.cell}#{'w' if self.warmup else ''}{self.index}"
+        phase = "w" if self.warmup else "c" if self.cooldown else ""
+        return f"{self.cell}#{phase}{self.index}{f'.{self.turn}' if self.turn else ''}"
+
+    @property
+    def measured(self) -> bool:
+        """Ran inside the window."""
+        return not (self.warmup or self.cooldown)
 
     @property
     def ok(self) -> bool:
@@ -133,11 +144,12 @@ def cell_row(
     """The row of a cell: one value per metric, distributions beside them.
 
     Args:
-        rows: the cell's requests; warm-up rows are passed over, failed ones counted.
+        rows: the cell's requests; those of warm-up and cool-down are passed over, failed ones
+            counted.
         clock: `wall`, or the name of the cost table that time was charged from.
         limits_ms: TTFT and TPOT limits of goodput.
     """
-    measured = [row for row in rows if not row.warmup]
+    measured = [row for row in rows if row.measured]
     good = [row for row in measured if row.ok]
     records = [row.as_record() for row in good]
     tokens = sum(row.output_tokens for row in good)
@@ -157,12 +169,14 @@ def cell_row(
         "concurrency": cell.concurrency,
         "rate": cell.rate,
         "ramp": cell.ramp,
+        "speed": cell.speed,
         "requests": len(measured),
         "failed": len(measured) - len(good),
+        "prompt_tokens": sum(row.prompt_tokens for row in good),
         "output_tokens": tokens,
         "seconds": seconds,
         "tps": metrics.ratio(tokens, seconds),
-        "tps_steady": None if cell.rate or cell.ramp else _steady(good, cell.concurrency),
+        "tps_steady": None if cell.open_loop or cell.ramp else _steady(good, cell.concurrency),
         "tps_per_request": spread["tps_per_request"]["mean"],
         "requests_per_s": metrics.ratio(len(good), seconds),
         "goodput": None if limits_ms == (None, None) else metrics.ratio(in_time, seconds),
@@ -181,6 +195,7 @@ def cell_row(
         "lossless_counts": verdict_counts(measured),
         "differences": differences(measured),
         "clock": clock,
+        "turns": _turns(good),
         "distributions": spread,
     }
 
@@ -193,7 +208,33 @@ def cell_of(row: dict[str, Any]) -> Cell:
         row["concurrency"],
         rate=row.get("rate"),
         ramp=row.get("ramp"),
+        speed=row.get("speed"),
     )
+
+
+def _turns(rows: Sequence[RequestRow]) -> list[dict[str, Any]] | None:
+    """Means by place in the conversation; None where nobody asked twice."""
+    by_turn: dict[int, list[RequestRow]] = {}
+    for row in rows:
+        by_turn.setdefault(row.turn, []).append(row)
+    if max(by_turn, default=0) == 0:
+        return None
+    found = []
+    for turn, mine in sorted(by_turn.items()):
+        waits = [row.as_record()["ttft_ms"] for row in mine]
+        found.append(
+            {
+                "turn": turn,
+                "requests": len(mine),
+                "prompt_tokens": metrics.ratio(sum(r.prompt_tokens for r in mine), len(mine)),
+                "output_tokens": metrics.ratio(sum(r.output_tokens for r in mine), len(mine)),
+                "accepted_length": metrics.accepted_length(
+                    sum(r.round_tokens for r in mine), sum(r.rounds for r in mine)
+                ),
+                "ttft_ms": metrics.summary([w for w in waits if w is not None])["p50"],
+            }
+        )
+    return found
 
 
 def _duration(rows: Sequence[RequestRow]) -> float:
@@ -202,8 +243,10 @@ def _duration(rows: Sequence[RequestRow]) -> float:
 
 
 def _steady(rows: Sequence[RequestRow], concurrency: int) -> float | None:
-    firsts = [row.first_s for row in rows if row.first_s is not None]
-    window = metrics.steady_window([row.arrival_s for row in rows], firsts, concurrency)
+    # The turns behind a first one say nothing of when the last conversation came.
+    opening = [row for row in rows if row.turn == 0]
+    firsts = [row.first_s for row in opening if row.first_s is not None]
+    window = metrics.steady_window([row.arrival_s for row in opening], firsts, concurrency)
     if window is None or not all(row.chunks_counted for row in rows):
         return None
     times = np.array([t for row in rows for t in row.chunk_s], dtype=np.float64)

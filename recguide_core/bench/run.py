@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from recguide_core import inventory
 from recguide_core.bench.arrivals import parse_ramp, schedule
 from recguide_core.bench.config import BenchConfig, Cell
-from recguide_core.bench.load import Job, Sending, Target, closed_loop, open_loop
+from recguide_core.bench.load import Cooldown, Job, Sending, Target, closed_loop, open_loop
 from recguide_core.bench.report import write_report
 from recguide_core.bench.rows import RequestRow, cell_row
 from recguide_core.bench.store import RunFolder
@@ -71,17 +72,21 @@ class Site(Protocol):
     """Where requests are sent: the embedded engine, or a server.
 
     Attributes:
-        jobs, warmup: what is sent inside and before the window.
+        jobs, warmup, cooldown: what is sent inside the window, before it, and beside its end.
         about: `model_hash`, `prompts_hash`, and whatever else the record says of the site.
     """
 
     jobs: Sequence[Job]
     warmup: Sequence[Job]
+    cooldown: Sequence[Job]
     about: dict[str, Any]
 
     def target(self, cell: Cell) -> CellTarget: ...
 
-    def check(self, jobs: Sequence[Job], rows: Sequence[RequestRow]) -> None:
+    def follow(self, job: Job, row: RequestRow) -> Job:
+        """The next turn of a conversation, the answer in `row` being part of its history."""
+
+    def check(self, rows: Sequence[RequestRow]) -> None:
         """Writes into each row whether its text is AR's, where that can be known."""
 
 
@@ -153,6 +158,7 @@ def _about(
         "data": {
             "sources": loaded.sources,
             "columns": loaded.columns,
+            "turns": loaded.turns,
             "prompts": len(loaded.prompts),
             "used": len(used),
             "repeats": len(site.jobs) - len(used),
@@ -166,42 +172,61 @@ def _about(
 
 
 def _measure(bench: _Bench, cell: Cell) -> dict[str, Any]:
-    """One cell: warm-up outside the window, the window, the host's share, the check."""
+    """One cell: warm-up before the window, the window, cool-down beside its end, the check."""
     config, site = bench.config, bench.site
-    jobs = site.jobs[: config.requests_for(cell)]
+    jobs = site.jobs if config.replay else site.jobs[: config.requests_for(cell)]
     target = site.target(cell)
 
     def save(row: RequestRow) -> None:
         if bench.folder is not None:
             bench.folder.add_request(row)
-        if not row.warmup:
+        if row.measured:
             bench.watcher.request_done(row)
 
-    bench.watcher.cell_started(cell, len(jobs))
+    bench.watcher.cell_started(cell, sum(1 + len(job.prompt.later) for job in jobs))
     warming = Sending(cell.key, save, warmup=True, ignore_eos=config.ignore_eos)
+    began = target.now()
     warm = closed_loop(target, site.warmup, cell.concurrency, warming)
+    opened = target.now()
     target.open_window()
-    rows = _drive(target, cell, jobs, config, replace(warming, warmup=False))
-    counted, host = target.window_record(), target.host_share()
+    sending = replace(warming, warmup=False, follow=site.follow)
+    cooldown = Cooldown(site.cooldown)
+    rows = _drive(target, cell, jobs, config, sending, cooldown)
+    counted, closed = target.window_record(), target.now()
+    cool = cooldown.drain()
+    phases = {
+        "warmup": {"requests": len(warm), "seconds": opened - began},
+        "cooldown": {"requests": len(cool), "seconds": target.now() - closed},
+    }
+    host = target.host_share()
     if config.check:
         bench.watcher.checking(cell)
-        site.check(jobs, rows)
+        site.check(rows)
     limits = (config.ttft_limit_ms, config.tpot_limit_ms)
     row = cell_row(cell, rows, clock=target.clock, host_share=host, limits_ms=limits)
-    row |= counted
+    row |= counted | phases
     if bench.folder is not None:
-        bench.folder.add_cell(cell.key, row, [*warm, *rows])
+        bench.folder.add_cell(cell.key, row, [*warm, *rows, *cool])
     return row
 
 
 def _drive(
-    target: Target, cell: Cell, jobs: Sequence[Job], config: BenchConfig, sending: Sending
+    target: Target,
+    cell: Cell,
+    jobs: Sequence[Job],
+    config: BenchConfig,
+    sending: Sending,
+    cooldown: Cooldown,
 ) -> list[RequestRow]:
-    """The load of a cell: a number in flight, a ramp, or arrivals at a rate."""
+    """The load of a cell: a number in flight, a ramp, arrivals at a rate, or recorded ones."""
+    if cell.speed is not None:
+        recorded = [(job.arrival_s or 0.0) / cell.speed for job in jobs]
+        return open_loop(target, jobs, recorded, sending, cooldown)
     if cell.rate is not None:
         moments = schedule(len(jobs), cell.rate, config.arrivals, config.seed)
-        return open_loop(target, jobs, moments.tolist(), sending)
+        return open_loop(target, jobs, moments.tolist(), sending, cooldown)
     if cell.ramp is not None:
         ramp = parse_ramp(cell.ramp)
-        return closed_loop(target, jobs, lambda n: ramp.in_flight(n, len(jobs)), sending)
-    return closed_loop(target, jobs, cell.concurrency, sending)
+        in_flight = partial(ramp.in_flight, total=len(jobs))
+        return closed_loop(target, jobs, in_flight, sending, cooldown)
+    return closed_loop(target, jobs, cell.concurrency, sending, cooldown)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 from recguide_core.bench.config import SERVER, BenchConfig, Cell
-from recguide_core.bench.jobs import WARMUP_TEXTS, WARMUP_TOKENS
+from recguide_core.bench.jobs import WARMUP_TEXTS, WARMUP_TOKENS, cooldown_jobs, next_turn
 from recguide_core.bench.load import Job
-from recguide_core.bench.remote import Address, RemoteTarget
+from recguide_core.bench.remote import Address, RemoteTarget, request_body, stream, usage_of
+from recguide_core.bench.replay import trace_texts
 from recguide_core.bench.rows import RequestRow
 from recguide_core.datasets import Loaded, Prompt, select
 from recguide_core.datasets.benchmarks import instruction
@@ -28,20 +31,32 @@ class ServerSite:
     def __init__(self, config: BenchConfig, loaded: Loaded, address: Address) -> None:
         self._config, self._address = config, address
         self._model = config.model or served_model(address)
-        pool = select(loaded.prompts, config.most_requests, config.seed)
-        self.jobs: Sequence[Job] = [
-            Job(_instructed(p, config.template), _NO_TOKENS, p.max_tokens or config.max_tokens)
-            for p in pool
-        ]
-        self.warmup: Sequence[Job] = [
+        trace = loaded.trace
+        replayed: dict[str, Any] | None = None
+        if trace is not None:
+            trace = trace.head(config.requests)
+            self.jobs: Sequence[Job]
+            self.jobs, scale = trace_texts(
+                trace, loaded.prompts, self._prompt_tokens, seed=config.seed
+            )
+            replayed = {**trace.as_record(), "scale": asdict(scale)}
+        else:
+            self.jobs = [
+                Job(_instructed(p, config.template), _NO_TOKENS, p.max_tokens or config.max_tokens)
+                for p in select(loaded.prompts, config.most_requests, config.seed)
+            ]
+        around = [
             Job(_warmup(number), _NO_TOKENS, min(WARMUP_TOKENS, config.max_tokens))
-            for number in range(config.warmup)
+            for number in range(max(config.warmup, config.cooldown))
         ]
-        text = "\n".join(f"{job.prompt.hash} {job.max_tokens}" for job in self.jobs)
+        self.warmup: Sequence[Job] = around[: config.warmup]
+        self.cooldown: Sequence[Job] = cooldown_jobs(config.cooldown, around, config.max_tokens)
+        text = "\n".join(f"{job.prompt.hash} {job.max_tokens} {job.arrival_s}" for job in self.jobs)
         self.about: dict[str, Any] = {
             "model_hash": f"server: {self._model}",
             "prompts_hash": hashlib.sha256(text.encode()).hexdigest()[:16],
             "server": {"base_url": address.url, "model": self._model},
+            "trace": replayed,
             "prefix_cache": None,
         }
 
@@ -54,7 +69,23 @@ class ServerSite:
             extra["speculation"] = speculation
         return ServerTarget(self._address, self._model, extra)
 
-    def check(self, jobs: Sequence[Job], rows: Sequence[RequestRow]) -> None:
+    def _prompt_tokens(self, text: str) -> int:
+        """Prompt tokens that the server counts for a text, 0 where it tells none."""
+        messages = [{"role": "user", "content": text}]
+        body = request_body(self._model, messages, max_tokens=1)
+        try:
+            counts = [usage_of(part) for part in stream(self._address, body)]
+        except (OSError, http.client.HTTPException, ValueError) as fault:
+            raise DataError(
+                f"{self._address.url} does not answer a probe: {fault}.", "Check the server."
+            ) from fault
+        return max((int(usage.get("prompt_tokens") or 0) for usage in counts), default=0)
+
+    def follow(self, job: Job, row: RequestRow) -> Job:
+        """The conversation's next question, behind the server's answer."""
+        return next_turn(job, row.answer)
+
+    def check(self, rows: Sequence[RequestRow]) -> None:
         """The client cannot replay AR, so no row gets a verdict."""
 
 
@@ -141,7 +172,7 @@ def _instructed(prompt: Prompt, template: str) -> Prompt:
         return prompt
     role, text = prompt.messages[-1]
     messages = (*prompt.messages[:-1], (role, around.replace("{task}", text)))
-    return Prompt(prompt.id, messages, prompt.dataset, prompt.category, prompt.max_tokens)
+    return replace(prompt, messages=messages)
 
 
 def _warmup(number: int) -> Prompt:

@@ -108,16 +108,16 @@ def request_schema() -> Any:
     import pyarrow as pa
 
     words = ("key", "cell", "prompt_id", "prompt_hash", "dataset", "category", "finish", "error")
-    counts = ("index", "prompt_tokens", "max_tokens", "token_count", "output_tokens")
+    counts = ("index", "turn", "prompt_tokens", "max_tokens", "token_count", "output_tokens")
     rounds = ("rounds", "forwards", "reused", "round_tokens")
     lists = ("chunk_tokens", "round_block", "round_accepted", "round_source")
     times = ("arrival_s", "first_s", "end_s", "ttft_ms", "tpot_ms", "e2e_ms")
     return pa.schema(
         [
-            *((name, pa.string()) for name in (*words, "lossless", "evidence")),
+            *((name, pa.string()) for name in (*words, "answer", "lossless", "evidence")),
             *((name, pa.int64()) for name in (*counts, *rounds)),
             *((name, pa.float64()) for name in times),
-            ("warmup", pa.bool_()),
+            *((name, pa.bool_()) for name in ("warmup", "cooldown")),
             ("chunk_s", pa.list_(pa.float64())),
             *((name, pa.list_(pa.int64())) for name in (*lists, "prompt", "tokens", "origins")),
         ]

@@ -139,7 +139,13 @@ def load_policy(model: LoadedModel, config: BenchConfig) -> Tuned:
         path = find(config.clock.replace("/", "-"), "policy", folder)
     device = device_name(config.device)
     return load_tuned(
-        model.name, model.hash, device, policy=path, folder=folder, force=config.force
+        model.name,
+        model.hash,
+        device,
+        policy=path,
+        folder=folder,
+        force=config.force,
+        engine=config.engine,
     )
 
 

@@ -15,6 +15,7 @@ from recguide_core.datasets.benchmarks import BENCHMARKS, Benchmark
 from recguide_core.datasets.formats import read_rows
 from recguide_core.datasets.records import Prompt, Skipped
 from recguide_core.datasets.rows import TURNS, BadRowError, choose_column, conversations
+from recguide_core.datasets.trace import Trace
 from recguide_core.errors import DataError, UsageError, nearest
 
 
@@ -26,12 +27,16 @@ class Loaded:
         prompts: in file order, set after set.
         skipped: rows left out with their reasons (only when asked to skip).
         sources: data set -> file or hub set; columns: data set -> column that was read.
+        turns: which questions of a conversation are asked.
+        trace: recorded arrivals and lengths to replay with the prompts' text, or None.
     """
 
     prompts: list[Prompt] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
     columns: dict[str, str] = field(default_factory=dict)
+    turns: str = "last"
+    trace: Trace | None = None
 
     @property
     def datasets(self) -> list[str]:
@@ -67,7 +72,7 @@ def load_prompts(
         )
     if data_dir is not None and not data_dir.is_dir():
         raise DataError(f"The data directory {data_dir} is no folder.", "Check --data-dir.")
-    loaded = Loaded()
+    loaded = Loaded(turns=options.turns)
     for name in names:
         before = len(loaded.prompts)
         _load(name, data_dir, options, loaded)
@@ -205,12 +210,13 @@ def _prompts_of_row(
     return [
         Prompt(
             name if len(asked) == 1 else f"{name}#{turn}",
-            messages,
+            what.messages,
             dataset,
             str(columns.get("category") or category),
             length,
+            what.later,
         )
-        for turn, messages in enumerate(asked)
+        for turn, what in enumerate(asked)
     ]
 
 

@@ -18,6 +18,7 @@ class Prompt:
         messages: the conversation up to where the model answers, at least one.
         dataset, category: where it belongs in tables (`math`, `code`, `qa_if`, ... or "").
         max_tokens: output length that the data asks for, or None.
+        later: the user's next questions, asked one by one after the model's own answers.
     """
 
     id: str
@@ -25,6 +26,7 @@ class Prompt:
     dataset: str
     category: str = ""
     max_tokens: int | None = None
+    later: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -37,6 +39,8 @@ class Prompt:
         digest = hashlib.sha256()
         for role, content in self.messages:
             digest.update(f"{role}\0{content}\0".encode())
+        for question in self.later:
+            digest.update(f"later\0{question}\0".encode())
         return digest.hexdigest()[:16]
 
 

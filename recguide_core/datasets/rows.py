@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from recguide_core.datasets.records import Message
@@ -15,7 +16,8 @@ from recguide_core.errors import nearest
 TEXT_COLUMNS = ("prompt", "question", "problem", "instruction", "text", "input")
 """Columns taken for the task when none is named, in this order."""
 CONVERSATION_COLUMNS = ("messages", "conversations", "turns")
-TURNS = ("first", "all", "last")
+TURNS = ("first", "all", "last", "chat")
+"""Which questions of a conversation are asked; `chat`: every one, after the model's own answers."""
 
 _ROLES = {
     "human": "user",
@@ -46,14 +48,23 @@ def choose_column(row: Mapping[str, Any], asked: str | None) -> str:
     raise BadRowError(f"no column with a prompt (columns present: {present})")
 
 
-def conversations(row: Any, column: str | None, turns: str) -> list[tuple[Message, ...]]:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the model is to answer, and the questions that follow its own answers."""
+
+    messages: tuple[Message, ...]
+    later: tuple[str, ...] = ()
+
+
+def conversations(row: Any, column: str | None, turns: str) -> list[Asked]:
     """The conversations that the model is to answer.
 
     Args:
         row: a mapping of columns, or a bare list of messages.
         column: column with the prompt, or None to guess it.
         turns: ask the `first` question alone, the `last` with all before it, or `all` of them,
-            each with what the file says before it.
+            each with what the file says before it; `chat` asks them in one conversation, in
+            which the model's answers take the place of the file's.
 
     Raises:
         BadRowError: with the reason.
@@ -66,7 +77,7 @@ def conversations(row: Any, column: str | None, turns: str) -> list[tuple[Messag
     value = row[name]
     if name in CONVERSATION_COLUMNS or isinstance(value, list):
         return _asked(_messages(_decoded(value, name)), turns)
-    return [(("user", _text(value, name)),)]
+    return [Asked((("user", _text(value, name)),))]
 
 
 def _decoded(value: Any, name: str) -> list[Any]:
@@ -117,15 +128,27 @@ def _joined(content: Any, number: int) -> Any:
     return "\n".join(parts)
 
 
-def _asked(messages: list[Message], turns: str) -> list[tuple[Message, ...]]:
+def _asked(messages: list[Message], turns: str) -> list[Asked]:
     questions = [i for i, (role, _) in enumerate(messages) if role == "user"]
     if not questions:
         raise BadRowError("the conversation has no turn by the user")
     if turns == "first":
         system = [m for m in messages[: questions[0]] if m[0] == "system"]
-        return [(*system, messages[questions[0]])]
+        return [Asked((*system, messages[questions[0]]))]
+    if turns == "chat":
+        return [_chat(messages, questions[0])]
     wanted = questions if turns == "all" else questions[-1:]
-    return [tuple(messages[: i + 1]) for i in wanted]
+    return [Asked(tuple(messages[: i + 1])) for i in wanted]
+
+
+def _chat(messages: list[Message], first: int) -> Asked:
+    """The first question with all before it; of what follows, the user's questions alone."""
+    rest = messages[first + 1 :]
+    strange = next((role for role, _ in rest if role not in ("user", "assistant")), None)
+    if strange is not None:
+        raise BadRowError(f"a {strange} message behind the first question cannot be replayed")
+    later = tuple(text for role, text in rest if role == "user")
+    return Asked(tuple(messages[: first + 1]), later)
 
 
 def _text(value: Any, name: str) -> str:

@@ -13,7 +13,7 @@ def all_figures(cells: CellRows, requests: Sequence[RequestRow]) -> list[Figure]
     """Every figure that the run has data for."""
     by_cell: ByCell = {}
     for row in requests:
-        if row.ok and not row.warmup:
+        if row.ok and row.measured:
             by_cell.setdefault(row.cell, []).append(row)
     makers: Sequence[Callable[[CellRows, ByCell], Figure | None]] = (
         over_load.pareto,

@@ -7,7 +7,8 @@ import pytest
 
 from recguide_core.bench.arrivals import parse_ramp, schedule
 from recguide_core.bench.config import Cell
-from recguide_core.bench.load import Job, Sending, closed_loop, open_loop
+from recguide_core.bench.jobs import next_turn
+from recguide_core.bench.load import Cooldown, Job, Sending, closed_loop, open_loop
 from recguide_core.bench.rows import RequestRow, cell_row
 from recguide_core.datasets import Prompt
 from recguide_core.records import Finish, Finished, Request
@@ -214,3 +215,101 @@ def test_schedules():
     assert np.diff(drawn).mean() == pytest.approx(0.2, rel=0.05)
     assert (schedule(9, 5.0, "poisson", 1) == schedule(9, 5.0, "poisson", 1)).all()
     assert (schedule(9, 5.0, "poisson", 1) != schedule(9, 5.0, "poisson", 2)).any()
+
+
+def chats(*questions: int) -> list[Job]:
+    """Conversations of so many questions; each answer has four tokens."""
+    return [
+        Job(
+            Prompt(f"c/{i}", (("user", "first"),), "demo", later=tuple(map(str, range(1, n)))),
+            np.array([1, 2, 3]),
+            4,
+        )
+        for i, n in enumerate(questions)
+    ]
+
+
+def follow(job: Job, row: RequestRow) -> Job:
+    """Puts the answer into the history, as ids."""
+    history = np.concatenate([job.tokens, row.tokens, [5]])
+    return replace(next_turn(job, "said"), tokens=history)
+
+
+def test_a_conversation_goes_on_with_its_own_answers():
+    target = Scripted()
+    sending = replace(SENDING, follow=follow)
+    rows = closed_loop(target, chats(3, 1, 2), 1, sending)
+    assert [(row.index, row.turn) for row in rows] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (1, 0),
+        (2, 0),
+        (2, 1),
+    ]
+    assert len({row.key for row in rows}) == 6
+    assert rows[0].prompt == [1, 2, 3]
+    assert rows[1].prompt == [1, 2, 3, *rows[0].tokens, 5]
+    assert rows[2].prompt == [*rows[1].prompt, *rows[1].tokens, 5]
+    # The next conversation starts when the one before has ended, not at each turn's end.
+    assert [row.arrival_s for row in rows] == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+    assert target.peak == 1
+    cell = cell_row(Cell("ar", None, 1), rows, clock="wall")
+    assert [(t["turn"], t["requests"], t["prompt_tokens"]) for t in cell["turns"]] == [
+        (0, 3, 3.0),
+        (1, 2, 8.0),
+        (2, 1, 13.0),
+    ]
+    assert cell_row(Cell("ar", None, 1), rows[3:4], clock="wall")["turns"] is None
+
+
+def test_a_turn_that_fails_or_cannot_be_sent_ends_its_conversation():
+    sending = replace(SENDING, follow=follow)
+    rows = closed_loop(Scripted(fail=frozenset({"ar@2#0.1"})), chats(4), 1, sending)
+    assert [(row.turn, row.ok) for row in rows] == [(0, True), (1, False)]
+
+    def too_long(job, row):
+        return replace(follow(job, row), fault="no room")
+
+    seen = []
+    sending = replace(sending, follow=too_long, sink=seen.append)
+    rows = closed_loop(Scripted(), chats(3, 1), 1, sending)
+    assert [(row.index, row.turn, row.error) for row in rows] == [
+        (0, 0, None),
+        (0, 1, "no room"),
+        (1, 0, None),
+    ]
+    assert len(seen) == 3
+    assert cell_row(Cell("ar", None, 1), rows, clock="wall")["failed"] == 1
+
+
+def test_a_cooldown_holds_the_load_until_the_last_measured_request_ends():
+    target, cooldown = Scripted(), Cooldown(jobs(*[40] * 5))
+    rows = closed_loop(target, jobs(4, 4, 12), 2, SENDING, cooldown)
+    # Its requests are longer than the window; the window did not wait for them.
+    assert target.time == 108.0
+    assert [row.end_s for row in rows] == [2.0, 2.0, 8.0]
+    assert len(target.live) == 1
+    cool = cooldown.drain()
+    assert not target.live
+    assert [(row.cooldown, row.arrival_s) for row in cool] == [(True, 2.0)]
+    both = cell_row(Cell("ar", None, 2), [*rows, *cool], clock="wall")
+    assert both == cell_row(Cell("ar", None, 2), rows, clock="wall")
+    assert cool[0].key == "ar@2#c0"
+
+
+def test_a_cooldown_sends_no_more_than_it_has_and_none_without_need():
+    cooldown = Cooldown(jobs(2, 2))
+    closed_loop(Scripted(), jobs(4, 20), 2, SENDING, cooldown)
+    assert len(cooldown.drain()) == 2
+    unused = Cooldown(jobs(2, 2))
+    closed_loop(Scripted(), jobs(4), 1, SENDING, unused)
+    assert unused.drain() == []
+    assert Cooldown([]).drain() == []
+
+
+def test_a_cooldown_of_arrivals_goes_on_at_their_pace():
+    cooldown = Cooldown(jobs(2, 2, 2))
+    rows = open_loop(Scripted(), jobs(2, 2, 14), [0.0, 3.0, 6.0], SENDING, cooldown)
+    assert rows[-1].end_s == 13.0
+    assert [row.arrival_s for row in cooldown.drain()] == [9.0, 12.0]
