@@ -1,11 +1,18 @@
-"""The options `--engine` and `--tp` of the commands that measure."""
+"""What the options `--engine` and `--tp` of the commands that measure mean."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import typer
+
+    from recguide_core.bench.config import BenchConfig
+    from recguide_core.bench.remote import Address
+    from recguide_core.bench.run import Site
+    from recguide_core.datasets import Loaded
 
 
 def measuring_engine(engine: str, tp: int) -> str:
@@ -42,3 +49,25 @@ def dtype_for(ctx: typer.Context, engine: str) -> str:
 
     given: str = ctx.params["dtype"]
     return "auto" if engine == SGLANG and console.origins(ctx)["dtype"] == "default" else given
+
+
+@contextmanager
+def bench_site(config: BenchConfig, loaded: Loaded, address: Address | None) -> Iterator[Site]:
+    """Where a run sends its requests; a SGLang server of ours runs as long as the block."""
+    from recguide_cli import console
+    from recguide_core.calibration.settings import SGLANG
+
+    if config.engine == SGLANG:
+        from recguide_core.bench.sglang_site import sglang_site
+
+        console.note(f"Starting SGLang with {config.model} ...")
+        with sglang_site(config, loaded) as site:
+            yield site
+    elif address is not None:
+        from recguide_core.bench.server_site import ServerSite
+
+        yield ServerSite(config, loaded, address)
+    else:
+        from recguide_core.bench.embedded import EmbeddedSite
+
+        yield EmbeddedSite(config, loaded)

@@ -51,6 +51,11 @@ def wish_of(params: Any) -> tuple[str, int]:
     return str(wishes.get("method", "")), block if isinstance(block, int) else -1
 
 
+def wants_rounds(params: Any) -> bool:
+    """The request asks for its rounds with `custom_params: {"rounds": true}`."""
+    return bool((getattr(params, "custom_params", None) or {}).get("rounds", False))
+
+
 def _wants_hidden(request: Any) -> bool:
     mode = getattr(request, "return_hidden_states_mode", None)
     return bool(mode is not None and mode.need_capture())

@@ -10,11 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 from recguide_core.sglang_plugin import adapter as sgl
-from recguide_core.sglang_plugin.admission import refusal
+from recguide_core.sglang_plugin.admission import refusal, wants_rounds
 from recguide_core.sglang_plugin.server_args import check_server, settle_server
 from recguide_core.sglang_plugin.settings import PluginSettings
 
 NAME = "RECGUIDE"
+ROUNDS = "recguide_rounds"
+"""Attribute of a step's result that carries `StepResult.rounds` to the hook behind it."""
+INFO = "recguide"
+"""Field of an answer's `meta_info` with the rounds of a request that asked for them."""
 
 
 class RecGuideAlgorithm(sgl.CustomSpecAlgo):  # type: ignore[misc,unused-ignore]
@@ -89,6 +93,23 @@ def refuse_unsupported(original: Any, scheduler: Any, request: Any) -> str | Non
     return error  # type: ignore[no-any-return]
 
 
+def note_rounds(requests: Any, tokens: list[list[int]], rounds: Any) -> None:
+    """Lay the rounds of requests that ask for them beside their tokens.
+
+    SGLang cuts this field as it cuts the output, so it has one entry a token: the round
+    (block, accepted, source, forwards) at its first token, None at the others.
+    """
+    for request, new, about in zip(requests, tokens, rounds.tolist(), strict=True):
+        if request.is_retracted or request.finished() or not wants_rounds(request.sampling_params):
+            continue
+        if request.customized_info is None:
+            request.customized_info = {}
+        noted = request.customized_info.setdefault(INFO, [])
+        noted += [None] * (len(request.output_ids) - len(noted))
+        if new:
+            noted += [about, *[None] * (len(new) - 1)]
+
+
 class VerifyCounts:
     """Keeps requests that only drafted out of SGLang's accept figures.
 
@@ -106,6 +127,7 @@ class VerifyCounts:
             return tokens
         lengths = result.accept_lens.tolist()
         self._verified = sum(length > 0 for length in lengths)
+        note_rounds(batch.reqs, tokens, getattr(result, ROUNDS))
         for request, length in zip(batch.reqs, lengths, strict=True):
             if request.is_retracted or request.finished():
                 continue

@@ -50,7 +50,10 @@ def choose_planners(settings: PluginSettings, folder: Path, device: str, request
         notes.append(note)
     positions = settings.entropy_positions if tuned is None else tuned.positions
     names = dict.fromkeys((method, *settings.also))
-    planners = {name: make_planner(name, block, guidance, settings.batching) for name in names}
+    planners = {}
+    for name in names:
+        tables = None if settings.paper_rule and name not in NEEDS_GUIDANCE else guidance
+        planners[name] = make_planner(name, block, tables, settings.batching)
     return Chosen(planners, positions, notes)
 
 

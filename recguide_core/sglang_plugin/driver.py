@@ -27,7 +27,6 @@ from recguide_core.engine.settle import (
 )
 from recguide_core.records import Act, IntArray, Plan, RequestTable, Source, StepShape
 from recguide_core.sglang_plugin.step_records import (
-    STRIDE,
     PromptPart,
     RoundRecord,
     StepResult,
@@ -71,6 +70,8 @@ class StepDriver:
         self.tally = Tally()
         self.observers: list[Callable[[RoundRecord], None]] = []
         self.first_drafts = [planner.first_draft for planner in planners]
+        self._carried = np.zeros(slots, np.int64)
+        """Forwards that carried each slot's request since its last round."""
         self._place = place or (lambda slot, row: None)
         self._slot: dict[str, int] = {}
         self._running: set[str] = set()
@@ -92,6 +93,7 @@ class StepDriver:
         table.remaining[slot] = part.remaining
         table.room[slot] = self.context - part.first
         table.planner[slot], table.fixed_block[slot] = part.planner, part.block
+        self._carried[slot] = 0
         self.batching.opened(slot)
         self.needs.sampling.pop(slot, None)
         if not part.sampling.greedy or part.sampling.logit_bias:
@@ -205,7 +207,9 @@ class StepDriver:
         tally.steps += 1
         tally.query_tokens += shape.query_tokens
         tally.branches += shape.branches
-        tally.request_forwards += int((plan.act != Act.IDLE).sum())
+        busy = plan.act != Act.IDLE
+        tally.request_forwards += int(busy.sum())
+        self._carried[plan.who[busy]] += 1
 
     def _settle(
         self,
@@ -217,9 +221,7 @@ class StepDriver:
     ) -> StepResult:
         table = self.table
         outcome, verified = judge(plan, step, readings, table, self.entropy_positions)
-        result = StepResult(
-            np.zeros((len(turns), STRIDE), np.int64), np.zeros(len(turns), np.int64)
-        )
+        result = StepResult.empty(len(turns))
         source = table.draft_source[outcome.who]
         source[~table.has_draft[outcome.who]] = Source.NONE
         self.tally.count_rounds(outcome, source)
@@ -238,6 +240,9 @@ class StepDriver:
         width = verified.tokens.shape[1]
         result.tokens[at, :width] = verified.tokens
         result.counts[at] = outcome.matched + 1
+        carried = self._carried[outcome.who]
+        result.rounds[at] = np.stack([outcome.width, outcome.matched + 1, source, carried], 1)
+        self._carried[outcome.who] = 0
         table.emitted[outcome.who] += outcome.matched + 1
         emitted = np.arange(width) <= outcome.matched[:, None]
         bad = np.flatnonzero((np.isnan(verified.entropy) & emitted).any(1))

@@ -39,6 +39,7 @@ class PluginSettings:
         graphs: capture CUDA graphs (ignored without CUDA).
         trace: file that gets one JSON line per round, for replays; None = none.
         load: nominal concurrency that planners plan for, 0 = the requests of the step.
+        paper_rule: overlap branches by the paper's rule, whatever the policy found says.
         probe: job file of a measurement that runs before the server takes requests (`probe`).
     """
 
@@ -54,6 +55,7 @@ class PluginSettings:
     graphs: bool = True
     trace: str | None = None
     load: int = 0
+    paper_rule: bool = False
     probe: str | None = None
 
     def __post_init__(self) -> None:

@@ -54,12 +54,25 @@ class StepResult:
     Attributes:
         tokens: int64 [n, STRIDE]; `counts`: valid ones of each line, 0 for a request that only
             drafted or waited, int64 [n].
+        rounds: of each turn the settled round's block, accepted tokens, draft source and the
+            forwards that carried the request since its round before, this one included; zeros
+            where there was no round, int64 [n, 4].
         faulty: keys of requests whose logits were not finite; they emit nothing.
     """
 
     tokens: IntArray
     counts: IntArray
+    rounds: IntArray
     faulty: list[str] = field(default_factory=list)
+
+    @classmethod
+    def empty(cls, turns: int) -> StepResult:
+        """Of a step in which nobody settles a round."""
+        return cls(
+            np.zeros((turns, STRIDE), np.int64),
+            np.zeros(turns, np.int64),
+            np.zeros((turns, 4), np.int64),
+        )
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from recguide_core.model.config import ModelConfig
 from recguide_core.model.weights import read_adapter
 from recguide_core.sglang_plugin import adapter as sgl
 from recguide_core.sglang_plugin.admission import sampling_of, wish_of
+from recguide_core.sglang_plugin.algorithm import ROUNDS
 from recguide_core.sglang_plugin.build import choose_planners
 from recguide_core.sglang_plugin.driver import StepDriver
 from recguide_core.sglang_plugin.executors import FlatExecutor
@@ -204,7 +205,7 @@ class RecGuideWorker(sgl.BaseSpecWorker):  # type: ignore[misc,unused-ignore]
         step = self.driver.decode(turns)
         self._fail(batch, step.faulty)
         counts = torch.from_numpy(step.counts)
-        return sgl.GenerationBatchResult(
+        result = sgl.GenerationBatchResult(
             logits_output=sgl.LogitsProcessorOutput(next_token_logits=None),
             next_token_ids=torch.from_numpy(step.tokens).reshape(-1),
             accept_lens=counts.to(torch.int32),
@@ -215,6 +216,8 @@ class RecGuideWorker(sgl.BaseSpecWorker):  # type: ignore[misc,unused-ignore]
             num_non_draft_tokens_per_req=0,
             can_run_cuda_graph=self.exporter.last_was_graph(),
         )
+        setattr(result, ROUNDS, step.rounds)
+        return result
 
     def _fail(self, batch: Any, keys: list[str]) -> None:
         for request in batch.reqs:
