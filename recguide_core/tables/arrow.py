@@ -22,6 +22,8 @@ from recguide_core.tables.files import write_whole
 from recguide_core.tables.schema import SCHEMA_VERSION, SCHEMAS, Columns, Schema, validate
 
 ANY_CPU = "cpu-any"
+_MAGIC = b"ARROW1"
+_FAMILY = SCHEMA_VERSION.rpartition("/")[0] + "/"
 
 _TYPES = {
     "int64": pa.int64(),
@@ -100,12 +102,16 @@ def read_table(path: Path, kind: str) -> Table:
             f"There is no {kind} table at {path}.",
             "Check the path, or make one with `recguide profile` or `recguide calibrate`.",
         ) from error
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowException) as error:
+        raise _unreadable(path, kind, error) from error
+    try:
+        table = make_table(kind, columns, json.loads(metadata["provenance"]))
+    except DataError as error:
+        raise DataError(f"{path}: {error.cause}", error.remedy) from error
+    except ValueError as error:
         raise DataError(
-            f"{path} is not an Arrow IPC file ({str(error).splitlines()[0]}).",
-            f"Give a {kind} table written by recguide.",
+            f"The provenance of {path} is not JSON.", "Make the table again."
         ) from error
-    table = make_table(kind, columns, json.loads(metadata["provenance"]))
     if table.digest != metadata["sha256"]:
         raise DataError(
             f"The content of {path} does not match its own hash.", "Make the table again."
@@ -144,9 +150,35 @@ def check_fit(
     return notes
 
 
+def _unreadable(path: Path, kind: str, error: Exception) -> DataError:
+    """Why a file is no Arrow file, by its first bytes where they tell."""
+    wanted = f"Give a {kind} table written by recguide."
+    try:
+        with path.open("rb") as stream:
+            start = stream.read(6)
+    except OSError:
+        return DataError(f"{path} cannot be read: {error}.", wanted)
+    if not start:
+        return DataError(f"{path} is empty.", f"Make it again; {wanted[0].lower()}{wanted[1:]}")
+    if start.startswith(b"\x1f\x8b"):
+        return DataError(f"{path} is gzip-compressed.", f"Unpack it first: gunzip {path}")
+    if start == _MAGIC:
+        return DataError(
+            f"{path} is cut off or damaged ({str(error).splitlines()[0].rstrip('.')}).",
+            "Copy it again, or make it again.",
+        )
+    return DataError(f"{path} is not an Arrow IPC file.", wanted)
+
+
 def _metadata(path: Path, schema: pa.Schema, kind: str) -> dict[str, str]:
     raw = {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
-    if raw.get("schema") != SCHEMA_VERSION or "sha256" not in raw or "provenance" not in raw:
+    version = raw.get("schema", "")
+    if version.startswith(_FAMILY) and version != SCHEMA_VERSION:
+        raise DataError(
+            f"{path} has the version {version}; this recguide reads {SCHEMA_VERSION}.",
+            "Make it again with this version, or use the version that wrote it.",
+        )
+    if version != SCHEMA_VERSION or "sha256" not in raw or "provenance" not in raw:
         raise DataError(
             f"{path} is not a {SCHEMA_VERSION} table.", "Give a table written by recguide."
         )

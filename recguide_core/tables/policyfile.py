@@ -15,6 +15,7 @@ from recguide_core.errors import DataError, MismatchError
 from recguide_core.tables.files import digest_json, read_json, write_json
 
 POLICY_SCHEMA = "recguide.policy/1"
+_FAMILY = POLICY_SCHEMA.rpartition("/")[0] + "/"
 
 REQUIRED = ("model", "model_hash", "device", "cost_hash", "value_hash", "settings")
 
@@ -57,7 +58,13 @@ def read_policy(path: Path) -> PolicyFile:
         DataError: missing, malformed, edited by hand (hash), or of another schema version.
     """
     raw = read_json(path)
-    if not isinstance(raw, dict) or raw.get("schema") != POLICY_SCHEMA:
+    version = str(raw.get("schema")) if isinstance(raw, dict) else ""
+    if version.startswith(_FAMILY) and version != POLICY_SCHEMA:
+        raise DataError(
+            f"{path} has the version {version}; this recguide reads {POLICY_SCHEMA}.",
+            "Make it again with `recguide tune`, or use the version that wrote it.",
+        )
+    if not isinstance(raw, dict) or version != POLICY_SCHEMA:
         raise DataError(f"{path} is not a {POLICY_SCHEMA} file.", "Make it with `recguide tune`.")
     body = {key: value for key, value in raw.items() if key != "sha256"}
     _check(path, body)

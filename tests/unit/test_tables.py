@@ -133,7 +133,7 @@ def test_foreign_damaged_and_other_files_are_refused(tmp_path):
         tables.read_table(path, "value")
     cut = tmp_path / "cut.arrow"
     cut.write_bytes(path.read_bytes()[:200])
-    with pytest.raises(DataError, match="not an Arrow IPC file"):
+    with pytest.raises(DataError, match="cut off or damaged"):
         tables.read_table(cut, "cost")
     plain = tmp_path / "plain.arrow"
     arrow = pa.table({"x": [1]})
