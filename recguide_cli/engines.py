@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import typer
@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from recguide_core.bench.remote import Address
     from recguide_core.bench.run import Site
     from recguide_core.datasets import Loaded
+    from recguide_core.model.checkpoint import Checkpoint
+    from recguide_core.model.registry import LoadedModel
+    from recguide_core.tuning.settings import TuneSettings
 
 
 def measuring_engine(engine: str, tp: int) -> str:
@@ -71,3 +74,27 @@ def bench_site(config: BenchConfig, loaded: Loaded, address: Address | None) -> 
         from recguide_core.bench.embedded import EmbeddedSite
 
         yield EmbeddedSite(config, loaded)
+
+
+def recorder(settings: TuneSettings, tp: int) -> tuple[LoadedModel | Checkpoint, Any]:
+    """A model's files, and what records its answers: the embedded model, or the served one."""
+    from functools import partial
+
+    from recguide_core.calibration.settings import SGLANG
+
+    if settings.engine == SGLANG:
+        from recguide_core.model.checkpoint import read_checkpoint
+        from recguide_core.sglang_plugin import drive
+
+        checkpoint = read_checkpoint(settings.model)
+        device = drive.Device(settings.device, settings.dtype, tp, settings.threads)
+        return checkpoint, partial(drive.record, checkpoint, device=device)
+    from recguide_core.calibration.record import record_prompts
+    from recguide_core.model.registry import load_model
+
+    loaded = load_model(settings.model, device=settings.device, dtype=settings.dtype)
+    if settings.threads:
+        import torch
+
+        torch.set_num_threads(settings.threads)
+    return loaded, partial(record_prompts, loaded)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,7 @@ TABLES, DATA, POLICY, RESULT = "Tables", "Data", "Policy", "Result"
 
 
 def run(
+    ctx: typer.Context,
     model: Annotated[
         str, typer.Option(help="Bundled name, alias (nld-8b), hub id or folder.")
     ] = "nld-tiny",
@@ -73,6 +75,14 @@ def run(
     menu: Annotated[
         str, typer.Option(rich_help_panel=POLICY, help="Blocks to choose from; 1 is plain AR.")
     ] = "1,4,8,16,32",
+    engine: Annotated[
+        str, typer.Option(help="Whose tables and recordings: embedded, or sglang.")
+    ] = "embedded",
+    tp: Annotated[int, typer.Option(help="--engine sglang: GPUs that share the model.")] = 1,
+    no_served: Annotated[
+        bool,
+        typer.Option("--no-served", help="--engine sglang: do not run the policy in a server."),
+    ] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda[:n].")] = "cpu",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
     threads: Annotated[int, typer.Option(help="CPU threads of torch; 0 leaves them.")] = 0,
@@ -90,17 +100,19 @@ def run(
     Searches the trace first, records what the model answers along some texts,
     then runs the policy in the engine's loop on these recordings with time
     charged from the cost table, beside plain AR and every fixed block. Gains
-    are measured on prompts that took no part in any choice.
+    are measured on prompts that took no part in any choice. With --engine
+    sglang the policy is then served by SGLang too, on the wall's clock.
     """
+    from recguide_cli.engines import dtype_for, measuring_engine, recorder
     from recguide_cli.render.tune import show, watch
-    from recguide_core.calibration.record import record_prompts
     from recguide_core.calibration.run import encode
+    from recguide_core.calibration.settings import SGLANG
     from recguide_core.datasets import load_prompts, select
-    from recguide_core.model.registry import load_model
     from recguide_core.tuning.inputs import default_policy_path, read_inputs, recording_path
     from recguide_core.tuning.run import check_inputs, tune, write
     from recguide_core.tuning.settings import TuneSettings
 
+    engine = measuring_engine(engine, tp)
     settings = TuneSettings(
         model=model,
         concurrency=tuple(console.integers(concurrency, "--concurrency")),
@@ -110,38 +122,46 @@ def run(
         menu=tuple(console.integers(menu, "--menu")),
         seed=seed,
         device=device,
-        dtype=dtype,
+        dtype=dtype_for(ctx, engine),
         threads=threads,
+        engine=engine,
     )
     inputs = read_inputs(settings, folder=tables, trace=traces, cost=cost, clock=clock)
     named = console.names(data or inputs.trace.provenance["data"], "--data")
-    prompts = load_prompts(named, data_dir).prompts
-    loaded = load_model(model, device=device, dtype=dtype)
-    check_inputs(inputs, loaded.hash)
-    if threads:
-        import torch
-
-        torch.set_num_threads(threads)
+    data_sets = load_prompts(named, data_dir)
+    prompts = data_sets.prompts
+    model_files, record = recorder(settings, tp)
+    check_inputs(inputs, model_files.hash)
     # Enough candidates that some have not been calibrated on.
     few = select(prompts, min(len(prompts), 16 * requests), seed + 1)
+    path = out or default_policy_path(settings, inputs, tables)
     with watch() as (progress, on_request):
         result = tune(
             settings,
             inputs,
-            loaded.hash,
-            encode(loaded, few, settings.template),
-            lambda chosen, blocks: record_prompts(
-                loaded,
-                chosen,
-                blocks,
+            model_files.hash,
+            encode(model_files, few, settings.template),
+            partial(
+                record,
                 max_tokens=max_tokens,
                 path=recording_path(settings, inputs, tables),
                 on_request=on_request,
             ),
             progress,
         )
-    path = out or default_policy_path(settings, inputs, tables)
-    digest = write(result, path)
+        digest = write(result, path)
+        if engine == SGLANG and clock is None and not no_served:
+            from recguide_core.bench.served_policy import measure_served
+
+            result.report["served"] = measure_served(
+                settings,
+                data_sets,
+                result.judging,
+                result.report["measured"],
+                path,
+                tp=tp,
+                progress=progress,
+            )
     show(result.report, path)
     if as_json:
         console.emit_json({**result.report, "policy": str(path), "policy_hash": digest})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ def show(report: dict[str, Any], path: Path) -> None:
     _methods(report)
     for measured in report["measured"]:
         console.say(verdict(measured, report["held_out"]))
+    _served(report.get("served", ()))
     console.note(f"Saved {path}")
 
 
@@ -90,6 +91,35 @@ def _methods(report: dict[str, Any]) -> None:
             for m in report["measured"]
         ],
     )
+
+
+def _served(loads: Sequence[dict[str, Any]]) -> None:
+    """What the policy gains in a server, on the wall's clock."""
+    if not loads:
+        return
+    names = list(loads[0]["methods"])
+    console.table(
+        "Through the SGLang server, clock wall: tokens/s (tau)",
+        ("C", *names, "over the best"),
+        [
+            (
+                str(m["concurrency"]),
+                *(
+                    f"{console.number(m['methods'][n], 0)} ({console.number(m['tau'][n])})"
+                    for n in names
+                ),
+                "–" if m["over_best"] is None else f"{100 * m['over_best']:+.1f} %",
+            )
+            for m in loads
+        ],
+    )
+    for m in loads:
+        wrong = [n for n, text in m["lossless"].items() if text == "different"]
+        if wrong or m["failed"]:
+            console.say(
+                f"C = {m['concurrency']}: {m['failed']} requests failed; texts that are not AR's: "
+                f"{', '.join(wrong) or 'none'}."
+            )
 
 
 def verdict(measured: dict[str, Any], held_out: bool) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recguide_core.calibration.settings import EMBEDDED, TABLES, stem
+from recguide_core.calibration.settings import EMBEDDED, SGLANG, TABLES, stem
 from recguide_core.engine.guidance import Guidance
 from recguide_core.errors import DataError, MismatchError
 from recguide_core.inventory import cpu_name
@@ -69,6 +69,8 @@ def find(name: str, artefact: str, folder: Path | None = None) -> Path:
         if (place / file).is_file():
             return place / file
     command = {"cost": "profile", "policy": "tune"}.get(artefact, "calibrate")
+    if name.endswith(f"-{SGLANG}"):
+        command += f" --engine {SGLANG}"
     raise DataError(
         f"There is no {artefact} {'file' if artefact == 'policy' else 'table'} {file} in "
         f"{places[0]}, and none ships.",

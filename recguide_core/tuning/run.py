@@ -34,11 +34,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Settings of the policy, its provenance, and the record that `--json` prints."""
+    """Settings of the policy, its provenance, and the record that `--json` prints.
+
+    Attributes:
+        judging: names of the prompts that measured the gain.
+    """
 
     settings: dict[str, Any]
     provenance: dict[str, Any]
     report: dict[str, Any]
+    judging: frozenset[str] = frozenset()
 
 
 def check_inputs(inputs: Inputs, model_hash: str | None) -> None:
@@ -135,7 +140,7 @@ def tune(
     used = sorted({p.name for p in tuning} | set(states.requests))
     report = make_report(settings, inputs, offline, measured, [*rules, *history], held_out, chosen)
     about = make_provenance(settings, inputs, model_hash, blocks, used, report)
-    return Result(chosen, about, report)
+    return Result(chosen, about, report, frozenset(p.name for p in judging))
 
 
 def _guidances(
