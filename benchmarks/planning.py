@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from recguide_core.engine.methods import make_planner
 from recguide_core.policy.cost import Shapes
 from recguide_core.records import MAX_BLOCK, RequestTable, StepShape
 from recguide_core.tuning.guidance import load_tuned
+
+METHODS = ("ar", "linear", "overlap", "tidar", "adaptive", "recguide")
 
 
 def busy_table(requests: int, seed: int) -> RequestTable:
@@ -41,16 +44,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=400)
-    parser.add_argument("--device", default="cpu", help="whose policy, e.g. cpu or b200/nld-8b")
+    parser.add_argument("--device", default="cpu", help="whose policy, e.g. cpu or b200")
+    parser.add_argument("--model", default="nld-tiny", help="whose policy, e.g. nld-8b on b200")
     options = parser.parse_args()
-    # Any model's tables will do: what is timed is the lookup.
-    tuned = load_tuned("nld-tiny", "", options.device, force=True)
+    tuned = load_tuned(options.model, "", options.device, force=True)
     table = busy_table(options.requests, 0)
     who = np.arange(options.requests)
     kv = int(table.committed.sum())
     print(f"{options.requests} requests; forwards are priced by the {options.device} cost table")
-    for name in ("ar", "linear", "overlap", "tidar", "adaptive", "recguide"):
-        planner = make_planner(name, None, tuned.guidance)
+    free = replace(tuned.guidance, pinned={}, overlap={})
+    methods = dict.fromkeys(METHODS, tuned.guidance)
+    # What a load costs where no block is pinned and branches are to be priced.
+    methods["recguide, each its own block"] = free
+    for title, guidance in methods.items():
+        planner = make_planner(title.split(",")[0], None, guidance)
         plan = planner.plan(table, who, options.requests)
         times = []
         for _ in range(options.repeats):
@@ -62,7 +69,7 @@ def main() -> None:
         forward = 1e3 * float(tuned.guidance.cost.ms(Shapes.of([shape]))[0])
         median = 1e6 * float(np.median(times))
         print(
-            f"{name:10s} plan {median:7.1f} us   forward {forward:9.0f} us ({tokens} tokens)   "
+            f"{title:29s} plan {median:7.1f} us   forward {forward:9.0f} us ({tokens} tokens)   "
             f"share {100 * median / forward:.2f} %"
         )
 

@@ -248,18 +248,16 @@ class Plan:
     def empty(cls, who: IntArray, branches: int = 0) -> Plan:
         """A plan in which everybody idles."""
         n = len(who)
-
-        def grid(fill: int) -> IntArray:
-            return np.full((n, branches), fill, dtype=np.int64)
-
+        none, nothing = np.zeros((2, 2, n, branches), np.int64)
+        none -= 1
         return cls(
             who=who,
             act=np.zeros(n, np.int64),
             block=np.zeros(n, np.int64),
-            branch_kind=grid(-1),
-            branch_parent=grid(0),
-            branch_alt=grid(-1),
-            branch_block=grid(0),
+            branch_kind=none[0],
+            branch_parent=nothing[0],
+            branch_alt=none[1],
+            branch_block=nothing[1],
         )
 
 

@@ -11,9 +11,10 @@ from recguide_core.engine.planners import (
     Planner,
     check_method,
 )
-from recguide_core.engine.planners_adaptive import AdaptivePlanner, RecGuidePlanner
+from recguide_core.engine.planners_adaptive import AdaptivePlanner
 from recguide_core.engine.planners_drafter import DrafterPlanner
 from recguide_core.engine.planners_overlap import OverlapPlanner, TidarPlanner
+from recguide_core.engine.planners_recguide import RecGuidePlanner
 from recguide_core.errors import UsageError
 
 

@@ -11,7 +11,8 @@ from typing import Protocol
 import numpy as np
 
 from recguide_core.errors import UsageError, nearest
-from recguide_core.records import MAX_BLOCK, Act, IntArray, Plan, RequestTable
+from recguide_core.policy.branches import Proposal
+from recguide_core.records import MAX_BLOCK, Act, BoolArray, IntArray, Plan, RequestTable
 
 RECIPE = ((4, 32), (32, 16))
 RECIPE_ELSE = 8
@@ -61,10 +62,32 @@ def draft_or_verify(plan: Plan, table: RequestTable, block: IntArray) -> None:
     A block of 1 has nothing to draft: that round is one plain AR step.
     """
     who = plan.who
-    block = np.minimum(block, table.room[who])
-    ready = table.has_draft[who]
-    plan.act[:] = np.where(ready | (block == 1), Act.VERIFY, Act.DRAFT)
-    plan.block[:] = np.where(ready, np.minimum(table.draft_block[who], table.room[who]), block)
+    ready = table.has_draft.take(who)
+    plan.block = np.where(ready, table.draft_block.take(who), block)
+    np.minimum(plan.block, table.room.take(who), out=plan.block)
+    plan.act = _acts(plan.block, ready)
+
+
+def planned(who: IntArray, block: IntArray, ready: BoolArray, branches: int = 0) -> Plan:
+    """The linear round with its blocks settled: B to draft, or the width of what is drafted.
+
+    Args:
+        block: int64 [n]; ready: a draft waits, bool [n]; branches: places for them.
+    """
+    plan = Plan.empty(who, branches)
+    plan.block, plan.act = block, _acts(block, ready)
+    return plan
+
+
+def _acts(block: IntArray, ready: BoolArray) -> IntArray:
+    return np.asarray((ready | (block == 1)) + np.int64(Act.DRAFT))
+
+
+def place_branches(plan: Plan, entry: IntArray, proposal: Proposal) -> None:
+    """Write the proposed branches of the entries [m] into a plan without any."""
+    if proposal.used.any():
+        grids = proposal.placed(entry, len(plan.who))
+        plan.branch_kind, plan.branch_parent, plan.branch_alt, plan.branch_block = grids
 
 
 class ArPlanner:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from recguide_core.engine.planners import check_block, draft_or_verify
+from recguide_core.engine.planners import check_block, draft_or_verify, place_branches
 from recguide_core.policy.branches import BRANCHES, BranchRule, propose
 from recguide_core.records import Act, BranchKind, IntArray, Plan, RequestTable
 
@@ -36,20 +36,19 @@ class OverlapPlanner:
 
 def add_branches(plan: Plan, table: RequestTable, rule: BranchRule) -> None:
     """Give the verify rows that carry a draft the branches that the rule proposes."""
-    entry = np.flatnonzero((plan.act == Act.VERIFY) & table.has_draft[plan.who])
+    entry = table.has_draft.take(plan.who).nonzero()[0]
     if not len(entry):
         return
-    who = plan.who[entry]
-    grids = propose(
-        table.margin[who],
-        table.alt[who],
-        plan.block[entry],
-        table.remaining[who],
-        table.room[who],
+    who = plan.who.take(entry)
+    proposal = propose(
+        table.margin.take(who, axis=0),
+        table.alt.take(who, axis=0),
+        plan.block.take(entry),
+        table.remaining.take(who),
+        table.room.take(who),
         rule,
-    ).plan_grids()
-    plan.branch_kind[entry], plan.branch_parent[entry] = grids[0], grids[1]
-    plan.branch_alt[entry], plan.branch_block[entry] = grids[2], grids[3]
+    )
+    place_branches(plan, entry, proposal)
 
 
 class TidarPlanner:

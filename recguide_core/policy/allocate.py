@@ -13,11 +13,12 @@ import numpy.typing as npt
 from recguide_core.policy.cost import MIXED, CostModel, Milliseconds, round_ms
 from recguide_core.policy.packed import PackedPrices
 from recguide_core.policy.value import Reals
-from recguide_core.records import IntArray
+from recguide_core.records import MAX_BLOCK, IntArray
 
 TIE = 1e-12
 """A larger block must be better by more than this."""
 
+_HANDICAP = TIE * np.arange(MAX_BLOCK + 1)
 PROBE_PERIOD = 16
 """A request on plain AR drafts again after this many rounds."""
 
@@ -51,18 +52,19 @@ def ragged_prices(
             and verify rows (branches), [menu].
     """
     requests = max(requests, 1)
-    if forwards is None:
-        forwards = np.where(menu == 1, 1.0, 2.0)
+    blocks: list[int] = menu.tolist()
+    times = [1.0 if b == 1 else 2.0 for b in blocks] if forwards is None else forwards.tolist()
+    beside = [0.0] * len(blocks) if extra is None else extra.tolist()
+    # Plain floats: a menu is shorter than what numpy costs.
     width = tokens / requests
-    query = np.empty(len(menu) + 1)
-    query[0] = tokens
-    query[1:] = np.maximum(tokens + (menu - width), requests)
-    ms = prices.ms(MIXED, requests, query, kv_tokens)
-    added = query[1:] - tokens
-    # A row of the mean width adds no token and needs no slope.
-    slope = (ms[1:] - ms[0]) / np.where(added == 0, 1, added)
-    price = forwards * np.maximum(ms[0] + requests * slope * (menu - width), 0.0)
-    return np.asarray(price if extra is None else price + requests * slope * extra)
+    query = [float(tokens)] + [max(tokens + (b - width), requests) for b in blocks]
+    now, *ms = prices.ms(MIXED, requests, query, kv_tokens).tolist()
+    price = []
+    for i, block in enumerate(blocks):
+        # A row of the mean width adds no token and needs no slope.
+        slope = requests * ((ms[i] - now) / ((query[i + 1] - tokens) or 1.0))
+        price.append(times[i] * max(now + slope * (block - width), 0.0) + slope * beside[i])
+    return np.array(price)
 
 
 def choose(
@@ -79,10 +81,11 @@ def choose(
         rho: tokens per ms that a round must be worth.
         remaining: tokens that each request may still emit; more than these are worth nothing.
     """
+    n, m = values.shape
     if remaining is not None:
-        values = np.minimum(values, remaining[:, None])
-    score = values - (rho * prices + TIE * np.arange(values.shape[1]))
-    return np.asarray(score.argmax(axis=1))
+        # Flat, because numpy pays for every short row of a broadcast.
+        values = np.minimum(values.ravel(), remaining.repeat(m)).reshape(n, m)
+    return np.asarray((values - (rho * prices + _HANDICAP[:m])).argmax(axis=1))
 
 
 def probe(
@@ -103,7 +106,7 @@ def probe(
     if len(menu) < 2 or menu[0] != 1:
         return choice
     due = (choice == 0) & (rounds % period == period - 1)
-    return np.where(due, 1, choice)
+    return np.asarray(choice + due)
 
 
 def menu_cap(menu: IntArray, choice: IntArray, room: npt.NDArray[np.int64]) -> IntArray:
@@ -111,5 +114,8 @@ def menu_cap(menu: IntArray, choice: IntArray, room: npt.NDArray[np.int64]) -> I
 
     A request without room for any block of the menu gets width 1.
     """
+    wanted = menu.take(choice)
+    if len(room) and room.min() >= menu[-1]:
+        return wanted
     fitting = np.searchsorted(menu, room, side="right") - 1
     return np.where(fitting < 0, 1, menu[np.minimum(choice, np.maximum(fitting, 0))])

@@ -7,7 +7,7 @@ leans on its kind and rank over all blocks and margins, so that no rate rests on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,9 @@ from recguide_core.records import MAX_BLOCK, BoolArray, FloatArray, IntArray
 
 MARGIN_EDGES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.9)
 _EDGES = np.array(MARGIN_EDGES, np.float32)
+_BOUNDS = np.array(MARGIN_EDGES)
+_BINS = len(MARGIN_EDGES) + 1
+_PLACE = _BINS * np.arange(2 * BRANCHES).reshape(2, BRANCHES)
 PRIOR = 20.0
 """Weight of the coarser rate, in branches."""
 
@@ -54,14 +57,34 @@ class BranchTable:
     menu: IntArray
     rate: Reals
     count: IntArray
+    _row: IntArray = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        larger = np.searchsorted(self.menu, np.arange(MAX_BLOCK + 1))
+        cells = 2 * BRANCHES * _BINS
+        object.__setattr__(self, "_row", np.minimum(larger, len(self.menu) - 1) * cells)
 
     def chance(
         self, block: IntArray, kind: IntArray, rank: IntArray, margin: FloatArray
     ) -> npt.NDArray[np.float64]:
         """P(hit), float64 of the broadcast shape; a block off the menu reads the next larger."""
-        row = np.minimum(np.searchsorted(self.menu, block), len(self.menu) - 1)
-        bins = np.searchsorted(MARGIN_EDGES, margin, side="right")
-        return np.asarray(self.rate[row, np.clip(kind, 0, 1), np.minimum(rank, BRANCHES - 1), bins])
+        cell = self._row.take(block) + _PLACE[np.minimum(kind, 1), np.minimum(rank, BRANCHES - 1)]
+        cell = cell + _BOUNDS.searchsorted(margin.astype(np.float64), "right")
+        return self.rate.ravel().take(cell)
+
+    def chances(
+        self, block: IntArray, risky: IntArray, margin: FloatArray
+    ) -> npt.NDArray[np.float64]:
+        """`chance` of all places of a `branches.Proposal`, float64 [3, n].
+
+        Args:
+            block: B of the verify rows, risky: the proposal's, int64 [n]; margin: [3, n].
+        """
+        cell = _BOUNDS.searchsorted(margin.astype(np.float64), "right")
+        cell += self._row.take(block)
+        cell[1] += _BINS
+        cell[2] += _BINS * (BRANCHES + np.minimum(risky, BRANCHES - 1))
+        return self.rate.ravel().take(cell)
 
     def to_columns(self) -> dict[str, list[Any]]:
         """One row a cell: delta, block_size, kind, rank, bin_lo, bin_hi, hit_rate, count."""

@@ -8,6 +8,7 @@ never priced; which of them pay is `pricing.worthwhile`.
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,15 +24,16 @@ DELTA = 0.5
 
 _SLOTS = np.arange(MAX_BLOCK)
 _DRAFTED = (_SLOTS > 0) & (np.arange(MAX_BLOCK + 1)[:, None] > _SLOTS)
+_LIFT = np.where(_DRAFTED, -np.inf, np.inf).astype(np.float32)
 _KINDS = np.array([[BranchKind.CORRECTION], [BranchKind.CORRECTION], [BranchKind.CONTINUATION]])
-_RANKS = np.array([[0], [1]])
-_PLACES = np.array([[1], [2], [4]])
-_FRONT = np.array(
-    [
-        np.argsort([not (used >> j) & 1 for j in range(BRANCHES)], kind="stable")
-        for used in range(2**BRANCHES)
-    ]
-)
+_ONE, _LAST = np.uint32(1), np.uint8(MAX_BLOCK - 1)
+_BLANK = np.array([-1, 0, -1, 0])[:, None]
+"""Kind, parent, alt and block where there is no branch."""
+_FRONT = np.full((2**BRANCHES, BRANCHES), BRANCHES)
+"""Which places are used, as bits -> these places in order, then the blank one."""
+for _bits in range(2**BRANCHES):
+    _places = [j for j in range(BRANCHES) if _bits >> j & 1]
+    _FRONT[_bits, : len(_places)] = _places
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,34 +56,51 @@ class Proposal:
     """Branches of n verify rows, branch-major: first correction, second correction, continuation.
 
     Attributes:
-        kind, parent, alt, block: as in `records.Plan`, but [3, n] and unused places not blanked.
-        rank: 0 or 1 for the corrections, the number of risky positions for the continuation.
-        margin: M of the risky position; smallest of the block for the continuation, float32.
+        parent, alt, block: as in `records.Plan`, but int64 [3, n] and unused places not blanked.
+        margin: M of the risky position; smallest of the block for the continuation, float32 [3, n].
         used: which places hold a branch, bool [3, n].
         risky: risky positions of each row before any branch was dropped, int64 [n].
     """
 
-    kind: IntArray
     parent: IntArray
     alt: IntArray
     block: IntArray
-    rank: IntArray
     margin: FloatArray
     used: BoolArray
     risky: IntArray
 
-    def plan_grids(self) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-        """`branch_kind`, `_parent`, `_alt`, `_block` of a `Plan`, int64 [n, 3], used ones first."""
-        n = len(self.risky)
-        grid = np.empty((4, BRANCHES, n), np.int64)
-        for i, (column, empty) in enumerate(
-            ((self.kind, -1), (self.parent, 0), (self.alt, -1), (self.block, 0))
-        ):
-            grid[i] = np.where(self.used, column, empty)
-        # Which places are used, as a number, names the order that brings those to the front.
-        order = _FRONT[(self.used * _PLACES).sum(axis=0)] * n + np.arange(n)[:, None]
-        kind, parent, alt, block = grid.reshape(4, -1)[:, order]
-        return kind, parent, alt, block
+    @property
+    def kind(self) -> IntArray:
+        """`BranchKind` of each place, int64 [3, n]."""
+        return np.broadcast_to(_KINDS, self.used.shape)
+
+    @property
+    def rank(self) -> IntArray:
+        """0 or 1 for the corrections, the number of risky positions for the continuation."""
+        first, second = np.zeros_like(self.risky), np.ones_like(self.risky)
+        return np.stack([first, second, self.risky])
+
+    def plan_grids(self) -> IntArray:
+        """`branch_kind`, `_parent`, `_alt`, `_block` of a `Plan`, used ones first, [4, n, 3]."""
+        rows = np.arange(len(self.risky))
+        return self.placed(rows, len(rows))
+
+    def placed(self, entry: IntArray, n: int) -> IntArray:
+        """`plan_grids` of a plan of n entries, of which `entry` [m] are these rows."""
+        m = len(entry)
+        grid = np.empty((4, BRANCHES + 1, m), np.int64)
+        grid[0, :-1], grid[1, :-1] = _KINDS, self.parent
+        grid[2, :-1], grid[3, :-1] = self.alt, self.block
+        grid[:, -1] = _BLANK
+        bits = np.packbits(self.used, axis=0, bitorder="little")[0]
+        order = (_FRONT * m).take(bits, axis=0)
+        order += np.arange(m)[:, None]
+        if m < n:
+            # Column 3 m is the blank of the first row.
+            mine, order = order, np.empty((n, BRANCHES), np.int64)
+            order[:] = BRANCHES * m
+            order[entry] = mine
+        return np.asarray(grid.reshape(4, -1).take(order, axis=1))
 
 
 def risky_positions(
@@ -95,9 +114,10 @@ def risky_positions(
     Returns:
         uint32 [n], bit i set where slot i is risky (the seed never is); float32 [n].
     """
-    drafted = np.where(_DRAFTED[block], margin, np.float32(np.inf))
-    bits = np.packbits(drafted < delta, axis=1, bitorder="little")
-    return bits.view("<u4")[:, 0], drafted.min(axis=1)
+    drafted = np.maximum(margin, _LIFT.take(block, axis=0))
+    bits = np.packbits(drafted < delta, bitorder="little").view("<u4")
+    # Column by column, because numpy pays for every short row of a reduction.
+    return bits, np.minimum.reduce(np.ascontiguousarray(drafted.T), axis=0)
 
 
 def propose(
@@ -126,13 +146,9 @@ def propose(
             int64 [n]; None repeats `block`; values below 2 prepare nothing.
     """
     bits, lowest = risky_positions(margin, block, rule.delta)
-    count = np.bitwise_count(bits).astype(np.int64)
-    n = len(block)
-    kind, parent, token, size, rank = np.empty((5, BRANCHES, n), np.int64)
-    kind[:], rank[:2] = _KINDS, _RANKS
-    rank[2] = count
-    parent[0] = _lowest_bit(bits)
-    parent[1] = _lowest_bit(bits & (bits - np.uint32(1)))
+    count, n = np.bitwise_count(bits), len(block)
+    parent, token, size = np.empty((3, BRANCHES, n), np.int64)
+    parent[:2] = _two_lowest_bits(bits)
     parent[2] = block
     size[:2] = block if correction_block is None else correction_block
     size[2] = block if continuation_block is None else continuation_block
@@ -143,13 +159,27 @@ def propose(
     near[:2] = margin.ravel().take(at)
     near[2] = lowest
 
-    fits = (parent < remaining) & (parent + size <= room) & (size > 1)
-    fits[:2] &= (count > _RANKS) & (token[:2] >= 0)
-    fits[rule.corrections : CORRECTIONS] = False
-    fits[2] &= (count <= CORRECTIONS) & (block > 1) & rule.continuation
-    return Proposal(kind, parent, token, size, rank, near, fits, count)
+    fits = _allowed(rule.corrections, rule.continuation).take(count, axis=1)
+    fits &= parent < remaining
+    fits &= parent + size <= room
+    fits &= size > 1
+    fits[:2] &= token[:2] >= 0
+    fits[2] &= block > 1
+    return Proposal(parent, token, size, near, fits, count.astype(np.int64))
 
 
-def _lowest_bit(bits: npt.NDArray[np.uint32]) -> IntArray:
-    """Index of the lowest set bit; 0 where none is set."""
-    return np.asarray(np.bitwise_count((bits & -bits) - (bits > 0)), np.int64)
+@functools.cache
+def _allowed(corrections: int, continuation: bool) -> BoolArray:
+    """Places that a rule fills with each number of risky positions, bool [3, MAX_BLOCK + 1]."""
+    count = np.arange(MAX_BLOCK + 1)
+    places = [(count > j) & (j < corrections) for j in range(CORRECTIONS)]
+    return np.stack([*places, (count <= CORRECTIONS) & continuation])
+
+
+def _two_lowest_bits(bits: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
+    """Indices of the lowest set bit and of the next one, [2, n]; 0 where there is none."""
+    both = np.empty((2, len(bits)), np.uint32)
+    both[0] = bits
+    np.bitwise_and(bits, bits - _ONE, out=both[1])
+    # The bits below the lowest set one; all 32 where none is set, and 32 & 31 = 0.
+    return np.asarray(np.bitwise_count((both & -both) - _ONE) & _LAST)

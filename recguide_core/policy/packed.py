@@ -7,6 +7,7 @@ one interpolation.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,7 +40,7 @@ class PackedPrices:
         self,
         kind: int,
         requests: int,
-        tokens: npt.NDArray[np.int64] | Milliseconds,
+        tokens: npt.NDArray[np.int64] | Sequence[float],
         kv_tokens: int,
     ) -> Milliseconds:
         """Milliseconds of forwards of `requests` requests with `tokens` query tokens, [n].

@@ -7,8 +7,6 @@ batch grows the share shrinks and the tokens do not, so overlap fades instead of
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import numpy.typing as npt
 
@@ -38,25 +36,28 @@ def worthwhile(
         block: B of the verify rows, int64 [n].
         requests, tokens, kv_tokens: the forward without branches, of all requests in it.
     """
-    used = np.flatnonzero(proposal.used)
+    used = proposal.used.ravel().nonzero()[0]
     if not len(used):
         return proposal
-    chance = table.chance(
-        block.take(used % len(block)),
-        proposal.kind.ravel().take(used),
-        proposal.rank.ravel().take(used),
-        proposal.margin.ravel().take(used),
-    )
-    added = proposal.block.ravel().take(used)
-    order = np.argsort(-chance / added, kind="stable")
+    chance = table.chances(block, proposal.risky, proposal.margin).take(used)
+    added = proposal.block.take(used)
+    order = (-chance / added).argsort(kind="stable")
     query = np.empty(len(used) + 1, np.int64)
     query[0] = tokens
-    query[1:] = tokens + np.cumsum(added[order])
-    cost = prices.ms(FUSED, requests, query, kv_tokens)
-    kept = best_prefix(chance[order] * (cost[0] / max(requests, 1)), cost[1:] - cost[0])
+    query[1:] = added.take(order)
+    cost = prices.ms(FUSED, requests, query.cumsum(), kv_tokens)
+    first = float(cost[0])
+    kept = best_prefix(chance.take(order) * (first / max(requests, 1)), cost[1:] - first)
     mask = np.zeros(proposal.used.size, bool)
-    mask[used[order[:kept]]] = True
-    return replace(proposal, used=mask.reshape(proposal.used.shape))
+    mask[used.take(order[:kept])] = True
+    return Proposal(
+        proposal.parent,
+        proposal.alt,
+        proposal.block,
+        proposal.margin,
+        mask.reshape(proposal.used.shape),
+        proposal.risky,
+    )
 
 
 def best_prefix(gain: npt.NDArray[np.float64], cost: npt.NDArray[np.float64]) -> int:
@@ -65,6 +66,6 @@ def best_prefix(gain: npt.NDArray[np.float64], cost: npt.NDArray[np.float64]) ->
     Args:
         gain: of each item; cost: of the first 1..k items together, same unit.
     """
-    net = np.cumsum(gain) - cost
+    net = gain.cumsum() - cost
     best = int(net.argmax())
     return best + 1 if net[best] > 0 else 0

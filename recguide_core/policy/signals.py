@@ -77,5 +77,9 @@ def certainty(e1: npt.NDArray[np.floating], e2: npt.NDArray[np.floating]) -> Flo
     Returns:
         float32 [n]; larger means more certain.
     """
-    known1, known2 = np.where(np.isnan(e2), e1, e2), np.where(np.isnan(e1), e2, e1)
-    return (-0.5 * (known1 + known2)).astype(np.float32)
+    s = -0.5 * (e1 + e2)
+    missing = np.isnan(s)
+    if missing.any():
+        known1, known2 = np.where(np.isnan(e2), e1, e2), np.where(np.isnan(e1), e2, e1)
+        s = -0.5 * (known1 + known2)
+    return s.astype(np.float32, copy=False)

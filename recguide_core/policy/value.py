@@ -50,7 +50,7 @@ class Stratum:
 
 
 class ValueTable:
-    """Strata packed for lookup: one fancy index answers a batch.
+    """Strata packed for lookup: a search in the joint bin edges and one gather answer a batch.
 
     Args:
         menu: block sizes in ascending order.
@@ -61,16 +61,28 @@ class ValueTable:
         self.menu: IntArray = np.array(sorted(menu), dtype=np.int64)
         self.strata = tuple(strata)
         bins = max(len(s.edges) for s in strata) + 2
-        shape = (len(strata), bins, len(self.menu))
-        self._survival = np.zeros((*shape, MAX_BLOCK))
-        self._edges = np.full((len(strata), bins - 2), np.inf)
+        self._survival: Reals = np.zeros((len(strata), bins, len(self.menu), MAX_BLOCK))
         for i, s in enumerate(strata):
-            n = len(s.edges)
-            self._edges[i, :n] = s.edges
-            self._survival[i, : n + 1] = s.survival[:-1]
+            self._survival[i, : len(s.edges) + 1] = s.survival[:-1]
             self._survival[i, -1] = s.survival[-1]
-        self._values = self._survival.sum(axis=3)
-        self._stratum = self._index()
+        self._values: Reals = self._survival.sum(axis=3).reshape(-1, len(self.menu))
+        # Behind the edges of all strata follow +inf, which only NaN is sorted behind.
+        known = [s.edges for s in strata]
+        self._edges = np.append(np.unique(np.concatenate(known)), np.inf)
+        self._spans = len(self._edges) + 1
+        self._cell = self._joint_cells(bins)
+
+    def _joint_cells(self, bins: int) -> tuple[IntArray, IntArray]:
+        """Cell (stratum x bins + bin) of each history and joint bin, flat, plain and lagged."""
+        joint = np.empty((len(self.strata), self._spans), np.int64)
+        for i, s in enumerate(self.strata):
+            # bisect_left: a value equal to an edge falls into the lower bin.
+            below = np.searchsorted(s.edges, self._edges[:-1], side="right")
+            joint[i, 0] = i * bins
+            joint[i, 1:-1] = i * bins + below
+            joint[i, -1] = (i + 1) * bins - 1
+        plain, lagged = self._index()
+        return joint[plain].ravel(), joint[lagged].ravel()
 
     def _index(self) -> IntArray:
         """Row of each (lagged, prev_block, prev_full); unknown histories use `ANY`."""
@@ -87,13 +99,35 @@ class ValueTable:
                     index[lagged, s.prev_block, int(s.prev_full)] = i
         return index
 
-    def _cells(
-        self, s: npt.NDArray[np.floating], prev_block: IntArray, prev_full: BoolArray, lagged: bool
-    ) -> tuple[IntArray, IntArray]:
-        stratum = self._stratum[int(lagged), prev_block, prev_full.astype(np.int64)]
-        # bisect_left: a value equal to an edge falls into the lower bin.
-        bins = (self._edges[stratum] < s[:, None]).sum(axis=1)
-        return stratum, np.where(np.isnan(s), self._values.shape[1] - 1, bins)
+    def spans(self, s: npt.NDArray[np.floating]) -> IntArray:
+        """Joint bin of each certainty, int64 [n]; what `cells` takes, for plain and lagged alike.
+
+        NaN has a bin of its own, whose survival is the unbinned one of the stratum.
+        """
+        return self._edges.searchsorted(s.astype(np.float64))
+
+    def cells(
+        self, spans: IntArray, prev_block: IntArray, prev_full: BoolArray, lagged: bool = False
+    ) -> IntArray:
+        """Cell of each history, int64 [n]; `values_at` reads it.
+
+        Args:
+            spans: see `spans`; prev_block, prev_full, lagged: see `values`.
+        """
+        # `ANY` is -1 and wraps around to the history that no request has.
+        at = ((prev_block << 1) + prev_full) * self._spans + spans
+        return self._cell[int(lagged)].take(at)
+
+    def hypotheses(self, spans: IntArray, block: IntArray) -> IntArray:
+        """Lagged cells of z = (block, False) and then of z = (block, True), int64 [2 n]."""
+        both = np.empty((2, len(spans)), np.int64)
+        np.add((block << 1) * self._spans, spans, out=both[0])
+        np.add(both[0], self._spans, out=both[1])
+        return self._cell[1].take(both.ravel())
+
+    def values_at(self, cells: IntArray) -> Reals:
+        """V_B of every block of the menu in each cell, float64 [n, menu]."""
+        return self._values.take(cells, axis=0)
 
     def values(
         self,
@@ -109,8 +143,7 @@ class ValueTable:
             prev_block, prev_full: z, int64 and bool [n]; prev_block `ANY` ignores z.
             lagged: use the strata for branches, where s ends one round earlier than z.
         """
-        stratum, bins = self._cells(s, prev_block, prev_full, lagged)
-        return np.asarray(self._values[stratum, bins])
+        return self.values_at(self.cells(self.spans(s), prev_block, prev_full, lagged))
 
     def survival(
         self,
@@ -120,8 +153,8 @@ class ValueTable:
         lagged: bool = False,
     ) -> Reals:
         """P(A_B >= k) for k = 1..MAX_BLOCK, float64 [n, menu, MAX_BLOCK]; see `values`."""
-        stratum, bins = self._cells(s, prev_block, prev_full, lagged)
-        return np.asarray(self._survival[stratum, bins])
+        cells = self.cells(self.spans(s), prev_block, prev_full, lagged)
+        return self._survival.reshape(-1, *self._survival.shape[2:]).take(cells, axis=0)
 
     def restricted(self, menu: Sequence[int]) -> ValueTable:
         """The same table with fewer blocks to choose from (histories stay)."""

@@ -65,7 +65,7 @@ def _priced(
     return worthwhile(part, np.full(n, block), table, prices, n, n * block, int(n * kv)).used
 
 
-_GRIDS = ("kind", "parent", "alt", "block", "rank", "margin", "used")
+_GRIDS = ("parent", "alt", "block", "margin", "used")
 
 
 def _trial(

@@ -18,8 +18,9 @@ from packed import make_pool, run_rows
 
 from recguide_core.engine.methods import make_planner
 from recguide_core.engine.planners import METHODS, LinearPlanner, recipe_block
-from recguide_core.engine.planners_adaptive import AdaptivePlanner, RecGuidePlanner
+from recguide_core.engine.planners_adaptive import AdaptivePlanner
 from recguide_core.engine.planners_overlap import OverlapPlanner
+from recguide_core.engine.planners_recguide import RecGuidePlanner
 from recguide_core.errors import UsageError
 from recguide_core.policy.branches import BranchRule
 from recguide_core.records import BranchKind, Row, Source

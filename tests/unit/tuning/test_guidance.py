@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from recguide_core.engine.guidance import Guidance
-from recguide_core.engine.planners_adaptive import RecGuidePlanner
+from recguide_core.engine.planners_recguide import RecGuidePlanner
 from recguide_core.policy.cost import Milliseconds, Shapes
 from recguide_core.policy.value import ANY, Stratum, ValueTable
 from recguide_core.records import MAX_BLOCK, RequestTable
@@ -40,7 +40,7 @@ def blocks(plan: Guidance, load: int) -> list[int]:
     table.live[:] = table.decoding[:] = True
     table.remaining[:], table.room[:] = 100, 100
     planner = RecGuidePlanner(plan)
-    return planner.blocks(table, np.array([0, 1]), load).tolist()
+    return planner.plan(table, np.array([0, 1]), load).block.tolist()
 
 
 def test_rho_is_read_on_a_log_scale_and_held_outside() -> None:

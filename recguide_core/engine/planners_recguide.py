@@ -1,0 +1,184 @@
+"""All of RecGuide as one policy over the load range."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from recguide_core.engine.guidance import Guidance
+from recguide_core.engine.planners import place_branches, planned
+from recguide_core.engine.planners_adaptive import AdaptivePlanner
+from recguide_core.policy.allocate import choose, ragged_prices
+from recguide_core.policy.branches import BRANCHES, propose
+from recguide_core.policy.pricing import worthwhile
+from recguide_core.policy.value import Reals
+from recguide_core.records import MAX_BLOCK, IntArray, Plan, RequestTable, Source
+
+_DRAFTED = int(Source.DRAFT)
+_FEW = 0.01
+"""Branch rows of a round below which overlap is not worth the planning."""
+
+
+class RecGuidePlanner(AdaptivePlanner):
+    """One policy over the whole load range: priced branches, adaptive blocks, AR as a choice.
+
+    Overlap fades with load because a branch is kept only while P(hit) times the saved forward
+    exceeds what its tokens cost; plain AR and B = 4 are in the menu; a request on AR still probes.
+
+    Args:
+        overlap, adaptive, priced: parts that can be switched off (ablation).
+    """
+
+    name = "recguide"
+
+    def __init__(
+        self,
+        guidance: Guidance,
+        batching: str = "ragged",
+        *,
+        overlap: bool = True,
+        adaptive: bool = True,
+        priced: bool = True,
+    ) -> None:
+        super().__init__(guidance, batching, tuple(guidance.menu))
+        self.overlap = overlap
+        self.adaptive = adaptive
+        self.priced = priced and guidance.branches is not None
+        self.max_in_flight = MAX_BLOCK * (1 + BRANCHES)
+        self._expected: dict[int, tuple[Reals, Reals]] = {}
+        self._pins: dict[int, int] = {}
+        self._pays: dict[int, bool] = {}
+        self._one = np.ones(len(self.menu))
+
+    def plan(self, table: RequestTable, who: IntArray, load: int) -> Plan:
+        block, ready = table.draft_block.take(who), table.has_draft.take(who)
+        fixed, spans = self._fixed(load), None
+        if fixed:
+            asked = table.fixed_block.take(who)
+            block = np.where(ready, block, np.where(asked > 0, asked, fixed))
+        else:
+            spans = self._draw(table, who, load, block, ready)
+        np.minimum(block, table.room.take(who), out=block)
+        entry = ready.nonzero()[0]
+        if not len(entry):
+            return planned(who, block, ready, BRANCHES)
+        them = who.take(entry)
+        # Nobody waits for more tokens than it may still emit.
+        most = np.maximum(table.remaining.take(them), 1)
+        due = _Due(them, np.minimum(block.take(entry), most))
+        reused = (table.draft_source.take(them) != _DRAFTED).nonzero()[0]
+        pays = self._branches_pay(load)
+        if not fixed and (pays or len(reused)):
+            due.spans = self.spans(table, them) if spans is None else spans.take(entry)
+            due.prices = self._verify_prices(table, them)
+            self._shorten(table, due, reused, load)
+        block[entry] = due.width
+        plan = planned(who, block, ready, BRANCHES)
+        if pays:
+            self._branch(plan, table, entry, due, load)
+        return plan
+
+    def _fixed(self, load: int) -> int:
+        """The block for all: pinned by tuning at this load, or adaptive drafting is off; else 0."""
+        found = self._pins.get(load)
+        if found is None:
+            pin = self.guidance.pin_at(load) if self.adaptive else self.guidance.block
+            found = self._pins[load] = pin
+        return found
+
+    def _forwards(self, load: int) -> tuple[Reals, Reals]:
+        """2 - h forwards where branches are to be expected, whose tokens come on top."""
+        found = self._expected.get(load)
+        if found is None:
+            forwards, extra = super()._forwards(load)
+            if self.overlap and self.guidance.overlap:
+                at = np.isin(self.guidance.value.menu, self.menu)
+                reuse, rows = (column[at] for column in self.guidance.overlap_at(load))
+                forwards, extra = forwards - reuse, rows * self.menu
+            found = self._expected[load] = (forwards, extra)
+        return found
+
+    def _shorten(self, table: RequestTable, due: _Due, reused: IntArray, load: int) -> None:
+        """A reused block was sized before the last entropy existed; it may shrink, never grow."""
+        if not len(reused):
+            return
+        assert due.spans is not None and due.prices is not None
+        cells = self.cells(table, due.who.take(reused), due.spans.take(reused))
+        choice = choose(self.value.values_at(cells), due.prices, self._rho(load))
+        most = np.maximum(self.menu.take(choice), 2)
+        due.width[reused] = np.minimum(due.width.take(reused), most)
+
+    def _verify_prices(self, table: RequestTable, who: IntArray) -> Reals:
+        """Prices of blocks that are drafted already: only the verify forward is still to pay."""
+        tokens = int(table.draft_block.take(who).sum())
+        kv = int(table.committed.take(who).sum())
+        return ragged_prices(self.prices, len(who), tokens, kv, self.menu, self._one)
+
+    def _branches_pay(self, load: int) -> bool:
+        """Whether any branch is to be expected at this load."""
+        if not self.overlap:
+            return False
+        if not self.priced or not self.guidance.overlap:
+            return True
+        pays = self._pays.get(load)
+        if pays is None:
+            pays = self._pays[load] = bool(self.guidance.overlap_at(load)[1].max() > _FEW)
+        return pays
+
+    def _branch(
+        self, plan: Plan, table: RequestTable, entry: IntArray, due: _Due, load: int
+    ) -> None:
+        after_miss, after_full = self._next_blocks(table, due, load)
+        proposal = propose(
+            table.margin.take(due.who, axis=0),
+            table.alt.take(due.who, axis=0),
+            due.width,
+            table.remaining.take(due.who),
+            table.room.take(due.who),
+            self.guidance.rule,
+            correction_block=after_miss,
+            continuation_block=after_full,
+        )
+        if self.priced:
+            assert self.guidance.branches is not None
+            proposal = worthwhile(
+                proposal,
+                due.width,
+                self.guidance.branches,
+                self.prices,
+                len(plan.who),
+                int(plan.block.sum()),
+                int(table.committed.take(plan.who).sum()),
+            )
+        place_branches(plan, entry, proposal)
+
+    def _next_blocks(self, table: RequestTable, due: _Due, load: int) -> tuple[IntArray, IntArray]:
+        """B of the branches after a miss and after a full block, int64 [n] each.
+
+        From the lagged table, since this round's entropy does not exist yet: s comes from
+        e_(t-1), e_(t-2); z is the branch's own hypothesis (B_t, F_t).
+        """
+        n, asked = len(due.who), table.fixed_block.take(due.who)
+        insists = asked > 0 if asked.any() else None
+        if due.prices is None or due.spans is None:
+            fixed = np.full(n, self._fixed(load))
+            same = fixed if insists is None else np.where(insists, due.width, fixed)
+            return same, same
+        cells = self.value.hypotheses(due.spans, due.width)
+        values = self.value.values_at(cells)
+        block = self.menu.take(choose(values, due.prices, self._rho(load)))
+        after_miss, after_full = block[:n], block[n:]
+        if insists is None:
+            return after_miss, after_full
+        return np.where(insists, due.width, after_miss), np.where(insists, due.width, after_full)
+
+
+@dataclass(slots=True)
+class _Due:
+    """Requests whose draft is to be verified: slots and B, int64 [n]; what is known of them."""
+
+    who: IntArray
+    width: IntArray
+    spans: IntArray | None = None
+    prices: Reals | None = None
