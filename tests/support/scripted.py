@@ -145,3 +145,21 @@ def expected_output(script: Script, max_tokens: int, context: int, stops=()) -> 
         if token == EOS or token in stops:
             return out[: i + 1]
     return out
+
+
+def random_script(rng: np.random.Generator, length: int, eos: bool = False) -> Script:
+    """Errors, risks, right and wrong alternatives, missing ones; perhaps an EOS somewhere."""
+    s = Script.plain(int(rng.integers(1, 20)), length)
+    for position in range(s.prompt, length):
+        roll = rng.random()
+        if roll < 0.1:
+            s.wrong(position, risky=bool(rng.random() < 0.7), alt_right=bool(rng.random() < 0.6))
+        elif roll < 0.25:
+            s.risky(position)
+        elif roll < 0.28:
+            s.drafts[position] = Said(JUNK + 2, 0.1, -1)
+    if eos and rng.random() < 0.7:
+        at = int(rng.integers(s.prompt, length))
+        s.truth[at] = EOS
+        s.drafts[at] = Said(EOS, float(rng.choice([0.2, 1.0]))) if rng.random() < 0.5 else s.at(at)
+    return s
