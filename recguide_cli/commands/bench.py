@@ -67,6 +67,7 @@ def run(
     no_check: options.NoCheck = False,
     check: options.Check = None,
     strict_lossless: options.StrictLossless = False,
+    bitwise: options.Bitwise = False,
     out: options.Out = None,
     resume: options.Resume = False,
     overwrite: options.Overwrite = False,
@@ -84,7 +85,7 @@ def run(
     from recguide_cli.engines import bench_site, measuring_engine
     from recguide_cli.render.bench import BenchView, default_folder
     from recguide_core.bench.config import SERVER, BenchConfig
-    from recguide_core.bench.recheck import require_lossless
+    from recguide_core.bench.recheck import require_bitwise, require_lossless
     from recguide_core.bench.remote import parse_address
     from recguide_core.bench.run import Output, run_bench
     from recguide_core.datasets import ReadOptions, load_prompts
@@ -95,6 +96,7 @@ def run(
         if as_json:
             console.emit_json(other)
         require_lossless(other.get("differences", ()), strict_lossless)
+        require_bitwise([other])
         return
     named = console.origins(ctx)
     if base_url is not None:
@@ -129,6 +131,7 @@ def run(
         cooldown=cooldown,
         ignore_eos=ignore_eos,
         check=not no_check,
+        bitwise=bitwise,
         clock=clock,
         batching=batching,
         policy=None if policy is None else str(policy),
@@ -157,6 +160,7 @@ def run(
     if as_json:
         console.emit_json(record)
     require_lossless([d for row in record["rows"] for d in row["differences"]], strict_lossless)
+    require_bitwise(record["rows"])
 
 
 def _other_job(ctx: typer.Context, words: list[str] | None) -> dict[str, Any] | None:
@@ -175,7 +179,8 @@ def _other_job(ctx: typer.Context, words: list[str] | None) -> dict[str, Any] | 
         return runs.compare(Path(words[1]), Path(words[2]))
     if given["check"] is not None:
         named = console.origins(ctx)["model"] != "default"
-        return runs.check(given["check"], given["model"] if named else None)
+        model = given["model"] if named else None
+        return runs.check(given["check"], model, bitwise=given["bitwise"])
     if given["simulate"] or given["suite"] is not None:
         chosen = {**given, "origins": console.origins(ctx)}
         return run_suite(given["suite"] or SIMULATE, chosen)

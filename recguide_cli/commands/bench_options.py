@@ -247,6 +247,14 @@ StrictLossless = Annotated[
     bool,
     typer.Option("--strict-lossless", rich_help_panel=RESULT, help="Near-ties fail as well."),
 ]
+Bitwise = Annotated[
+    bool,
+    typer.Option(
+        "--bitwise",
+        rich_help_panel=RESULT,
+        help="CPU: compute deciding tokens one by one (slow); AR must decide bit for bit the same.",
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option(rich_help_panel=RESULT, help="Folder of the run (default: runs/<date>)."),

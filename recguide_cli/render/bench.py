@@ -11,6 +11,7 @@ from typing import Any, Self
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from recguide_cli import console
+from recguide_cli.render.runs import bitwise_line
 from recguide_core import metrics
 from recguide_core.bench.config import BenchConfig, Cell
 from recguide_core.bench.rows import RequestRow, cell_of
@@ -161,6 +162,11 @@ def _remarks(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> list[str]
         for row in rows
         if (found := row.get("server_metrics"))
     ]
+    remarks += [
+        f"{cell_of(row).key}: {bitwise_line(row['bitwise'])}." for row in rows if row["bitwise"]
+    ]
+    if about["settings"]["bitwise"]:
+        remarks.append("Bitwise: tokens that decide ran one by one; times say nothing of a method.")
     remarks += _trace_remarks(about.get("trace"), rows)
     if any(row["turns"] for row in rows):
         remarks.append("Conversations: each turn's prompt holds the model's own answers before it.")
@@ -175,7 +181,7 @@ def _remarks(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> list[str]
         remarks += about["policy"]["notes"]
         remarks.append(f"{about['seen_by_policy']} of {data['used']} prompts made the policy.")
     losing = _losing(rows)
-    if losing:
+    if losing and not about["settings"]["bitwise"]:
         remarks.append(f"Speculation loses to AR here: {', '.join(losing)}.")
     chosen = [f"{k} ({v})" for k, v in sorted(about["origins"].items()) if v != "default"]
     remarks.append("Set by you: " + (", ".join(chosen) or "nothing; all defaults") + ".")

@@ -8,8 +8,8 @@ from typing import Any
 from recguide_cli import console
 
 
-def check(folder: Path, model: str | None) -> dict[str, Any]:
-    """Check a saved run and show what came of it."""
+def check(folder: Path, model: str | None, *, bitwise: bool = False) -> dict[str, Any]:
+    """Check a saved run and show what came of it; `bitwise` asks for a run that kept its bits."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from recguide_core.bench.recheck import FILE, check_run
@@ -18,13 +18,18 @@ def check(folder: Path, model: str | None) -> dict[str, Any]:
     with Progress(*columns, console=console.stderr(), transient=True) as progress:
         task = progress.add_task("replaying AR", total=None)
         record = check_run(
-            folder, model, lambda done, total: progress.update(task, completed=done, total=total)
+            folder,
+            model,
+            lambda done, total: progress.update(task, completed=done, total=total),
+            bitwise=bitwise,
         )
     counts = record["counts"]
     console.say(
         f"{folder}: {counts['exact']} exact, {counts['near-tie']} near-ties, "
         f"{counts['different']} different"
     )
+    if record["bitwise"]:
+        console.say(bitwise_line(record["bitwise"]))
     if record["differences"]:
         console.table(
             "Where the texts part",
@@ -34,6 +39,15 @@ def check(folder: Path, model: str | None) -> dict[str, Any]:
         )
     console.note(f"Saved in {folder / FILE}")
     return record
+
+
+def bitwise_line(counts: dict[str, int]) -> str:
+    """What a comparison bit for bit found."""
+    same = counts["outputs"] - counts["differing"]
+    return (
+        f"bit for bit: {same} of {counts['outputs']} outputs, {counts['tokens']} tokens with the "
+        "log-probabilities of the best 8"
+    )
 
 
 def _difference(found: dict[str, Any]) -> list[str]:

@@ -66,6 +66,7 @@ class BenchConfig:
         ttft_limit_ms, tpot_limit_ms: what a request has to meet to count in goodput.
         warmup: requests before the window, with prompts of their own; `cooldown`: at most so many
             beside its end, to hold the load up.
+        bitwise: compute deciding tokens one by one and compare AR's decisions bit for bit (CPU).
         clock: `wall`, or a virtual clock such as `b200/nld-8b` that time is charged from.
         batching: how a step holds blocks of several sizes (engine.settings).
         policy: policy file of the adaptive methods, or None for the one that fits; `tables`:
@@ -103,6 +104,7 @@ class BenchConfig:
     cooldown: int = 0
     ignore_eos: bool = False
     check: bool = True
+    bitwise: bool = False
     clock: str = "wall"
     batching: str = "ragged"
     policy: str | None = None
@@ -116,6 +118,7 @@ class BenchConfig:
     def __post_init__(self) -> None:
         self._check_names()
         self._check_load()
+        self._check_bitwise()
         for option, least, value in (
             ("--max-tokens", 1, self.max_tokens),
             ("--prefill-chunk", 1, self.prefill_chunk),
@@ -142,6 +145,19 @@ class BenchConfig:
                 raise UsageError(
                     f"--block-size {block} is outside 1..{MAX_BLOCK}.",
                     f"Published models are trained with blocks of up to {MAX_BLOCK} tokens.",
+                )
+
+    def _check_bitwise(self) -> None:
+        for option, given in (
+            ("--base-url", self.base_url is not None),
+            ("--engine", self.engine != "embedded"),
+            ("--device", self.device != "cpu"),
+            ("--attention-backend", self.attention_backend is not None),
+        ):
+            if self.bitwise and given:
+                raise UsageError(
+                    f"{option} does not go with --bitwise.",
+                    "The bitwise mode is one of the embedded engine on a CPU.",
                 )
 
     def _check_load(self) -> None:

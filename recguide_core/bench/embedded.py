@@ -11,20 +11,19 @@ import numpy as np
 from recguide_core.bench.config import BenchConfig, Cell
 from recguide_core.bench.jobs import (
     cooldown_jobs,
-    job_of,
     make_jobs,
     next_turn,
     prompts_hash,
     warmup_jobs,
 )
 from recguide_core.bench.load import Job
-from recguide_core.bench.lossless import classify
 from recguide_core.bench.replay import trace_jobs
 from recguide_core.bench.rows import RequestRow
 from recguide_core.bench.target import (
     EngineTarget,
     ModelRenders,
     Reference,
+    judge,
     load_policy,
     threads_in_use,
 )
@@ -103,12 +102,7 @@ class EmbeddedSite:
         """Writes into each row whether its text is AR's behind the same history."""
         if self._reference is None:
             self._reference = Reference(self._model, self._config)
-        good = [row for row in rows if row.ok]
-        jobs = [job_of(row) for row in good]
-        outputs, best_after = self._reference.outputs(jobs), self._reference.best_after
-        for row, job, text in zip(good, jobs, outputs, strict=True):
-            verdict = classify(job.tokens, text, row.tokens, best_after)
-            row.lossless, row.evidence = verdict.kind, verdict.record()
+        judge(self._reference, rows)
 
 
 def _held_out(prompts: Sequence[Prompt], known: frozenset[str]) -> list[Prompt]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from recguide_core.bench.bits import digests
 from recguide_core.bench.rows import RequestRow
 from recguide_core.datasets import Prompt
 from recguide_core.records import Finish, Finished, IntArray, Request
@@ -83,6 +84,7 @@ class Sending:
     Attributes:
         cell: key of the cell; `sink` gets each row as its request finishes.
         warmup: the rows are marked and belong to no metric.
+        logprobs: alternatives that each token is reported with, or None.
         follow: makes the next turn of a conversation; it is sent when the turn before has ended.
     """
 
@@ -90,6 +92,7 @@ class Sending:
     sink: RowSink
     warmup: bool = False
     ignore_eos: bool = False
+    logprobs: int | None = None
     follow: Follow | None = None
 
 
@@ -142,8 +145,13 @@ class _Flight:
             return
         self.live[row.key] = (job, row)
         self.measured += not cooldown
-        ignore = self.sending.ignore_eos
-        request = Request(row.key, job.tokens, job.max_tokens, ignore_eos=ignore)
+        request = Request(
+            row.key,
+            job.tokens,
+            job.max_tokens,
+            ignore_eos=self.sending.ignore_eos,
+            logprobs=self.sending.logprobs,
+        )
         self.target.submit(request, job)
 
     def fill(self, arrival: float) -> None:
@@ -277,4 +285,5 @@ def _take(row: RequestRow, event: TokenEvent, now: float) -> None:
         # A server: its counts, or the chunks where it gives none.
         row.token_count = int(usage.get("completion_tokens") or sum(row.chunk_tokens))
         row.prompt_tokens = int(usage.get("prompt_tokens") or 0)
+    row.bits = digests(finished)
     row.origins = [int(o) for o in finished.origins]

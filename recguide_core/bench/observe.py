@@ -12,6 +12,8 @@ from recguide_core.records import MAX_BLOCK
 
 BINS = 50
 _PLACES = np.arange(MAX_BLOCK)
+_STEPS = 256
+"""Steps that are counted together."""
 
 
 class DraftQuality:
@@ -27,20 +29,36 @@ class DraftQuality:
             for what in ("margin", "confidence")
             for fate in ("passed", "rejected")
         }
+        self._waiting: list[tuple[npt.NDArray[Any], ...]] = []
 
     def on_rounds(self, view: RoundView) -> None:
-        who, matched = view.outcome.who, view.outcome.matched
-        drafted = view.table.has_draft[who] & (view.outcome.width > 1)
-        if not drafted.any():
+        outcome, table = view.outcome, view.table
+        who = outcome.who
+        # Measured steps pay for a copy; counting waits for many rounds.
+        known = (
+            table.has_draft.take(who),
+            outcome.matched,
+            outcome.width,
+            table.margin.take(who, axis=0),
+            table.confidence.take(who, axis=0),
+        )
+        self._waiting.append(known)
+        if len(self._waiting) >= _STEPS:
+            self._count()
+
+    def _count(self) -> None:
+        if not self._waiting:
             return
-        judged = np.broadcast_to(_PLACES, (len(who), MAX_BLOCK))
-        passed = (judged >= 1) & (judged <= matched[:, None]) & drafted[:, None]
-        failed = drafted & ~view.outcome.full
-        rows = np.flatnonzero(failed)
-        for what, values in (("margin", view.table.margin), ("confidence", view.table.confidence)):
-            here = values[who]
-            self._add(what, "passed", here[passed])
-            self._add(what, "rejected", here[rows, matched[rows] + 1])
+        ready, matched, width, margin, confidence = (
+            np.concatenate(column) for column in zip(*self._waiting, strict=True)
+        )
+        self._waiting.clear()
+        drafted = ready & (width > 1)
+        passed = (_PLACES >= 1) & (matched[:, None] >= _PLACES) & drafted[:, None]
+        rows = np.flatnonzero(drafted & (matched < width - 1))
+        for what, values in (("margin", margin), ("confidence", confidence)):
+            self._add(what, "passed", values[passed])
+            self._add(what, "rejected", values[rows, matched[rows] + 1])
 
     def _add(self, what: str, fate: str, values: npt.NDArray[np.float32]) -> None:
         place = np.clip((values * BINS).astype(np.int64), 0, BINS - 1)
@@ -48,6 +66,7 @@ class DraftQuality:
 
     def record(self) -> dict[str, Any]:
         """Counts by bin: {margin: {passed: [...], rejected: [...]}, confidence: {...}}."""
+        self._count()
         found: dict[str, Any] = {}
         for (what, fate), counts in self.counts.items():
             found.setdefault(what, {})[fate] = counts.tolist()

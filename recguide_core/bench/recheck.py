@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from recguide_core.bench.config import BenchConfig
-from recguide_core.bench.jobs import job_of
-from recguide_core.bench.lossless import classify
-from recguide_core.bench.rows import differences, verdict_counts, verdict_of
+from recguide_core.bench.rows import bitwise_counts, differences, verdict_counts, verdict_of
 from recguide_core.bench.store import read_run
 from recguide_core.errors import DataError, MismatchError, RecGuideError
 from recguide_core.tables import write_json
@@ -23,7 +21,11 @@ class LosslessError(RecGuideError):
 
 
 def check_run(
-    folder: Path, model_name: str | None = None, progress: Callable[[int, int], None] | None = None
+    folder: Path,
+    model_name: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    bitwise: bool = False,
 ) -> dict[str, Any]:
     """Replay AR for every output of a saved run and classify it.
 
@@ -31,12 +33,13 @@ def check_run(
         folder: of the run; `check.json` is written into it.
         model_name: where the model lies now, if not where the run found it.
         progress: told how many outputs of how many are done.
+        bitwise: refuse a run that was not made to be compared bit for bit.
 
     Raises:
         DataError: no run there, or no finished request in it.
         MismatchError: the model is not the one that made the run.
     """
-    from recguide_core.bench.target import Reference
+    from recguide_core.bench.target import Reference, judge
     from recguide_core.model.registry import load_model
 
     settings, rows, _ = read_run(folder)
@@ -44,6 +47,11 @@ def check_run(
     if not rows:
         raise DataError(f"{folder} has no finished request.", "Finish the run first: --resume")
     config = config_of(settings["settings"])
+    if bitwise and not config.bitwise:
+        raise MismatchError(
+            f"{folder} was not measured with --bitwise, so it keeps no bits to compare.",
+            "Measure again with --bitwise, or check without it.",
+        )
     model = load_model(model_name or config.model, device=config.device, dtype=config.dtype)
     if model.hash != settings["model_hash"]:
         raise MismatchError(
@@ -51,13 +59,7 @@ def check_run(
             "Name the model that made it: --model FOLDER",
         )
     reference = Reference(model, config)
-    jobs = [job_of(row) for row in rows]
-    expected = reference.outputs(jobs)
-    for done, (row, job, text) in enumerate(zip(rows, jobs, expected, strict=True), start=1):
-        verdict = classify(job.tokens, text, row.tokens, reference.best_after)
-        row.lossless, row.evidence = verdict.kind, verdict.record()
-        if progress is not None:
-            progress(done, len(rows))
+    judge(reference, rows, progress)
     record = {
         "schema": SCHEMA,
         "run": str(folder),
@@ -65,6 +67,7 @@ def check_run(
         "verdict": verdict_of(rows),
         "counts": verdict_counts(rows),
         "differences": differences(rows),
+        "bitwise": bitwise_counts(rows),
     }
     write_json(folder / FILE, record)
     return record
@@ -77,6 +80,25 @@ def config_of(settings: dict[str, Any]) -> BenchConfig:
         k: tuple(v) if isinstance(v, list) else v for k, v in settings.items() if k in known
     }
     return BenchConfig(**values)
+
+
+def require_bitwise(rows: Iterable[dict[str, Any]]) -> None:
+    """Raise for decisions that are not AR's bit for bit.
+
+    Args:
+        rows: records with `bitwise` counts, None where nothing was compared.
+
+    Raises:
+        LosslessError: naming how many outputs differ.
+    """
+    found = [row["bitwise"] for row in rows if row.get("bitwise")]
+    differing = sum(counts["differing"] for counts in found)
+    if differing:
+        raise LosslessError(
+            f"{differing} of {sum(counts['outputs'] for counts in found)} outputs are not AR's bit "
+            "for bit.",
+            "Their rows say where (bits_differ); the bitwise mode promises equality, so report it.",
+        )
 
 
 def require_lossless(found: Iterable[dict[str, Any]], strict: bool) -> None:

@@ -36,6 +36,8 @@ class RequestRow:
         answer: a server's text.
         lossless: exact, near-tie, different, or None where not checked; `evidence` is the
             position, tokens and margin of the first difference.
+        bits: digest of each token's decision, of bitwise runs (bits.py); bits_differ: first place
+            where it is not AR's, -1 for none, None where not compared.
     """
 
     cell: str
@@ -70,6 +72,8 @@ class RequestRow:
     origins: list[int] = field(default_factory=list)
     lossless: str | None = None
     evidence: dict[str, Any] | None = None
+    bits: list[int] = field(default_factory=list)
+    bits_differ: int | None = None
 
     @property
     def key(self) -> str:
@@ -194,6 +198,7 @@ def cell_row(
         "lossless": verdict_of(measured),
         "lossless_counts": verdict_counts(measured),
         "differences": differences(measured),
+        "bitwise": bitwise_counts(measured),
         "clock": clock,
         "turns": _turns(good),
         "distributions": spread,
@@ -275,6 +280,16 @@ def _distributions(
     sizes = [float(n) for row in counted for n in row.chunk_tokens[1:]]
     spread["chunk_tokens"] = metrics.summary(sizes)
     return spread
+
+
+def bitwise_counts(rows: Sequence[RequestRow]) -> dict[str, int] | None:
+    """Outputs compared with AR bit for bit, their tokens, and how many are not the same."""
+    compared = [row for row in rows if row.bits_differ is not None]
+    if not compared:
+        return None
+    differing = sum(row.bits_differ != -1 for row in compared)
+    tokens = sum(len(row.bits) for row in compared)
+    return {"outputs": len(compared), "tokens": tokens, "differing": differing}
 
 
 def verdict_counts(rows: Sequence[RequestRow]) -> dict[str, int]:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from recguide_core import inventory
 from recguide_core.bench.arrivals import parse_ramp, schedule
+from recguide_core.bench.bits import ALTERNATIVES
 from recguide_core.bench.config import BenchConfig, Cell
 from recguide_core.bench.load import Cooldown, Job, Sending, Target, closed_loop, open_loop
 from recguide_core.bench.report import write_report
@@ -184,7 +185,8 @@ def _measure(bench: _Bench, cell: Cell) -> dict[str, Any]:
             bench.watcher.request_done(row)
 
     bench.watcher.cell_started(cell, sum(1 + len(job.prompt.later) for job in jobs))
-    warming = Sending(cell.key, save, warmup=True, ignore_eos=config.ignore_eos)
+    logprobs = ALTERNATIVES if config.bitwise else None
+    warming = Sending(cell.key, save, True, ignore_eos=config.ignore_eos, logprobs=logprobs)
     began = target.now()
     warm = closed_loop(target, site.warmup, cell.concurrency, warming)
     opened = target.now()

@@ -108,7 +108,15 @@ def request_schema() -> Any:
     import pyarrow as pa
 
     words = ("key", "cell", "prompt_id", "prompt_hash", "dataset", "category", "finish", "error")
-    counts = ("index", "turn", "prompt_tokens", "max_tokens", "token_count", "output_tokens")
+    counts = (
+        "index",
+        "turn",
+        "prompt_tokens",
+        "max_tokens",
+        "token_count",
+        "output_tokens",
+        "bits_differ",
+    )
     rounds = ("rounds", "forwards", "reused", "round_tokens")
     lists = ("chunk_tokens", "round_block", "round_accepted", "round_source")
     times = ("arrival_s", "first_s", "end_s", "ttft_ms", "tpot_ms", "e2e_ms")
@@ -119,7 +127,10 @@ def request_schema() -> Any:
             *((name, pa.float64()) for name in times),
             *((name, pa.bool_()) for name in ("warmup", "cooldown")),
             ("chunk_s", pa.list_(pa.float64())),
-            *((name, pa.list_(pa.int64())) for name in (*lists, "prompt", "tokens", "origins")),
+            *(
+                (name, pa.list_(pa.int64()))
+                for name in (*lists, "prompt", "tokens", "origins", "bits")
+            ),
         ]
     )
 

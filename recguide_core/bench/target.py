@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from recguide_core.bench.bits import ALTERNATIVES, digests
 from recguide_core.bench.config import REFERENCE_BATCH, BenchConfig, Cell
+from recguide_core.bench.jobs import job_of
 from recguide_core.bench.load import Job, TokenEvent
+from recguide_core.bench.lossless import classify, first_difference
 from recguide_core.bench.observe import DraftQuality
+from recguide_core.bench.rows import RequestRow
+from recguide_core.engine import one_token_runner
 from recguide_core.engine.clock import Clock, WallClock
 from recguide_core.engine.engine import Engine
 from recguide_core.engine.methods import make_planner
@@ -66,6 +71,7 @@ class EngineTarget:
             guidance=None if guided is None else guided.guidance,
             batching=config.batching,
         )
+        self._bitwise = config.bitwise
         settings = engine_settings(config, cell.concurrency)
         if guided is not None:
             settings = replace(settings, entropy_positions=guided.positions)
@@ -110,7 +116,8 @@ class EngineTarget:
 
     def host_share(self) -> float | None:
         """Host's share of the kept steps on the wall's clock; the engine must be idle."""
-        return self.engine.host_share() if self.clock == "wall" else None
+        timed = self.clock == "wall" and not self._bitwise
+        return self.engine.host_share() if timed else None
 
     @property
     def clock(self) -> str:
@@ -156,7 +163,7 @@ def engine_settings(config: BenchConfig, concurrency: int) -> EngineSettings:
         prefill_chunk=config.prefill_chunk,
         kv_tokens=config.kv_tokens or 0,
         threads=config.threads,
-        attention_backend=config.attention_backend,
+        attention_backend=one_token_runner.NAME if config.bitwise else config.attention_backend,
         batching=config.batching,
     )
 
@@ -171,7 +178,9 @@ class Reference:
             settings=engine_settings(config, REFERENCE_BATCH),
         )
         self._ignore_eos = config.ignore_eos
+        self._logprobs = ALTERNATIVES if config.bitwise else None
         self._outputs: dict[tuple[bytes, int], list[int]] = {}
+        self._bits: dict[tuple[bytes, int], list[int]] = {}
         self._asked = 0
 
     def outputs(self, jobs: Sequence[Job]) -> list[list[int]]:
@@ -180,13 +189,24 @@ class Reference:
         names = list(missing)
         finished = self._run(
             [
-                Request(self._key(), job.tokens, job.max_tokens, ignore_eos=self._ignore_eos)
+                Request(
+                    self._key(),
+                    job.tokens,
+                    job.max_tokens,
+                    ignore_eos=self._ignore_eos,
+                    logprobs=self._logprobs,
+                )
                 for job in missing.values()
             ]
         )
         for name, result in zip(names, finished, strict=True):
             self._outputs[name] = [int(token) for token in result.tokens]
+            self._bits[name] = digests(result)
         return [self._outputs[_name(job)] for job in jobs]
+
+    def bits(self, job: Job) -> list[int]:
+        """Digests of AR's decisions for a job whose output was made; empty unless bitwise."""
+        return self._bits[_name(job)]
 
     def best_after(self, text: IntArray) -> Mapping[int, float]:
         """Log-probabilities of the best few next tokens: one causal forward over `text` [n]."""
@@ -212,6 +232,30 @@ class Reference:
         if failed is not None:
             raise DataError(f"AR itself failed: {failed.error}", "Run with --no-check to go on.")
         return results
+
+
+def judge(
+    reference: Reference,
+    rows: Sequence[RequestRow],
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """Writes into each finished row whether its text is AR's behind the same prompt and, where the
+    run kept them, whether the decisions are AR's bit for bit.
+
+    Args:
+        progress: told how many outputs of how many are done.
+    """
+    good = [row for row in rows if row.ok]
+    jobs = [job_of(row) for row in good]
+    texts = reference.outputs(jobs)
+    for done, (row, job, text) in enumerate(zip(good, jobs, texts, strict=True), start=1):
+        verdict = classify(job.tokens, text, row.tokens, reference.best_after)
+        row.lossless, row.evidence = verdict.kind, verdict.record()
+        if row.bits:
+            place = first_difference(reference.bits(job), row.bits)
+            row.bits_differ = -1 if place is None else place
+        if progress is not None:
+            progress(done, len(good))
 
 
 def _name(job: Job) -> tuple[bytes, int]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from recguide_core.engine import one_token_runner
 from recguide_core.engine.readings import Executor
 from recguide_core.engine.runner import TorchRunner
 from recguide_core.kernels import backends
@@ -63,6 +64,9 @@ def execution_for(
     Raises:
         UsageError: unknown back end. CapacityError: it cannot run here.
     """
+    if requested == one_token_runner.NAME and model.transformer.device.type == "cpu":
+        alone = one_token_runner.OneTokenRunner(model, pool)
+        return Execution(alone, alone, backends.Choice(requested, {}), None, [])
     choice = backends.choose(target_of(model, pool.page_size), requested)
     torch_runner = TorchRunner(model, pool)
     if choice.name == "flashinfer":

@@ -116,3 +116,52 @@ def test_two_runs_are_compared(recguide):
 )
 def test_honest_errors(recguide, assert_refused, args, code, cause):
     assert_refused(recguide("bench", *args), code, cause)
+
+
+BITWISE = ("bench", "--requests", 3, "--max-tokens", 8, "--warmup", 0, "--concurrency", 2)
+
+
+def test_a_bitwise_run_is_equal_to_ar_bit_for_bit(recguide, tmp_path):
+    result = recguide(*BITWISE, "--methods", "ar,overlap", "--bitwise", "--out", "run", "--json")
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    for row in record["rows"]:
+        assert row["bitwise"] == {
+            "outputs": 3,
+            "tokens": row["output_tokens"],
+            "differing": 0,
+        }
+        assert row["host_share"] is None
+    assert "bit for bit: 3 of 3 outputs" in result.stderr
+    again = recguide("bench", "--check", "run", "--bitwise", "--json")
+    assert json.loads(again.stdout)["bitwise"]["differing"] == 0
+    assert (tmp_path / "run" / "requests.parquet").is_file()
+
+
+def test_one_bit_fails_the_check(recguide, tmp_path):
+    made = (*BITWISE, "--methods", "linear", "--bitwise", "--no-check", "--out", "run")
+    assert recguide(*made).exit_code == 0
+    tamper(tmp_path / "run", lambda row: row["bits"].__setitem__(2, row["bits"][2] ^ 1))
+    result = recguide("bench", "--check", "run", "--json")
+    assert result.exit_code == 1
+    record = json.loads(result.stdout)
+    assert record["verdict"] == "exact"
+    assert record["bitwise"]["differing"] == 1
+    assert "1 of 3 outputs are not AR's bit for bit" in result.stderr
+
+
+def test_bits_are_asked_of_a_run_that_kept_none(recguide, assert_refused, saved):
+    refused = recguide("bench", "--check", "run", "--bitwise")
+    assert_refused(refused, 1, "was not measured with --bitwise", "--bitwise")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("--device", "cuda"),
+        ("--base-url", "http://127.0.0.1:9"),
+        ("--attention-backend", "torch"),
+    ],
+)
+def test_bitwise_is_a_mode_of_the_embedded_engine_on_a_cpu(recguide, assert_refused, args):
+    assert_refused(recguide("bench", "--bitwise", *args), 2, "does not go with --bitwise", "CPU")
