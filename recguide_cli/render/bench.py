@@ -14,6 +14,7 @@ from recguide_cli import console
 from recguide_cli.render.runs import bitwise_line
 from recguide_core import metrics
 from recguide_core.bench.config import BenchConfig, Cell
+from recguide_core.bench.report.page import peaks_text
 from recguide_core.bench.rows import RequestRow, cell_of
 from recguide_core.bench.run import Watcher
 from recguide_core.datasets import Loaded
@@ -170,6 +171,7 @@ def _remarks(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> list[str]
     remarks += _trace_remarks(about.get("trace"), rows)
     if any(row["turns"] for row in rows):
         remarks.append("Conversations: each turn's prompt holds the model's own answers before it.")
+    remarks += _floor_remarks(rows, about.get("peaks"))
     failed = sum(row["failed"] for row in rows)
     if failed:
         remarks.append(f"{failed} requests failed; they are in no mean, and in requests.jsonl.")
@@ -205,6 +207,18 @@ def _trace_remarks(trace: dict[str, Any] | None, rows: Sequence[dict[str, Any]])
             f"{trace['scale']['characters']:.2f} characters a token."
         )
     return remarks
+
+
+def _floor_remarks(rows: Sequence[dict[str, Any]], peaks: dict[str, Any] | None) -> list[str]:
+    found = [row for row in rows if row.get("floor")]
+    if not found or peaks is None:
+        return []
+    steps = ", ".join(
+        f"{cell_of(row).key} {row['step_ms']:.2f} ms of {row['floor']['ms']:.2f} "
+        f"({row['floor']['achieved']:.0%}, {row['floor']['bound']})"
+        for row in found
+    )
+    return [f"A step against its physical floor: {steps}. {peaks_text(peaks)}."]
 
 
 def _losing(rows: Sequence[dict[str, Any]]) -> list[str]:

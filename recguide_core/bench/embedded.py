@@ -17,6 +17,7 @@ from recguide_core.bench.jobs import (
     warmup_jobs,
 )
 from recguide_core.bench.load import Job
+from recguide_core.bench.peaks import model_size, peaks_of
 from recguide_core.bench.replay import trace_jobs
 from recguide_core.bench.rows import RequestRow
 from recguide_core.bench.target import (
@@ -49,6 +50,9 @@ class EmbeddedSite:
         self._reference: Reference | None = None
         known = frozenset() if self._tuned is None else self._tuned.prompts
         pool = _held_out(loaded.prompts, known) if config.held_out else loaded.prompts
+        self._peaks = None
+        if config.engine == "embedded":
+            self._peaks = peaks_of(config, model_size(config, self._model.config))
         renders = ModelRenders(self._model)
         raw = self._raw = config.template == "raw"
         self._renders = renders
@@ -76,6 +80,7 @@ class EmbeddedSite:
             "policy": _policy_record(self._tuned),
             "seen_by_policy": len(used & known),
             "trace": None if trace is None else trace.as_record(),
+            "peaks": None if self._peaks is None else self._peaks.as_record(),
             "prefix_cache": False,
             "threads": config.threads or threads_in_use(),
         }
@@ -84,7 +89,7 @@ class EmbeddedSite:
         return load_model(config.model, device=config.device, dtype=config.dtype)
 
     def target(self, cell: Cell) -> EngineTarget:
-        return EngineTarget(self._model, cell, self._config, self._tuned)
+        return EngineTarget(self._model, cell, self._config, self._tuned, self._peaks)
 
     def follow(self, job: Job, row: RequestRow) -> Job:
         """The conversation's next question, behind the model's answer as it stands in `row`."""

@@ -11,10 +11,12 @@ import torch
 
 from recguide_core.bench.bits import ALTERNATIVES, digests
 from recguide_core.bench.config import REFERENCE_BATCH, BenchConfig, Cell
+from recguide_core.bench.floor import Peaks, StepMeans, floor_of
 from recguide_core.bench.jobs import job_of
 from recguide_core.bench.load import Job, TokenEvent
 from recguide_core.bench.lossless import classify, first_difference
 from recguide_core.bench.observe import DraftQuality
+from recguide_core.bench.peaks import element_size, model_size
 from recguide_core.bench.rows import RequestRow
 from recguide_core.engine import one_token_runner
 from recguide_core.engine.clock import Clock, WallClock
@@ -62,7 +64,12 @@ class EngineTarget:
     """One cell's engine behind the target interface."""
 
     def __init__(
-        self, model: LoadedModel, cell: Cell, config: BenchConfig, tuned: Tuned | None = None
+        self,
+        model: LoadedModel,
+        cell: Cell,
+        config: BenchConfig,
+        tuned: Tuned | None = None,
+        peaks: Peaks | None = None,
     ) -> None:
         guided = tuned if cell.method in NEEDS_GUIDANCE else None
         planner = make_planner(
@@ -71,7 +78,10 @@ class EngineTarget:
             guidance=None if guided is None else guided.guidance,
             batching=config.batching,
         )
-        self._bitwise = config.bitwise
+        self._config = config
+        self._emitted = 0
+        # A second model's forwards are no part of the target's floor.
+        self._peaks = None if cell.method == "dflash" else peaks
         settings = engine_settings(config, cell.concurrency)
         if guided is not None:
             settings = replace(settings, entropy_positions=guided.positions)
@@ -82,7 +92,9 @@ class EngineTarget:
         self.engine.submit(request)
 
     def step(self) -> Iterable[TokenEvent]:
-        return self.engine.step()
+        events = self.engine.step()
+        self._emitted += sum(len(event.tokens) for event in events)
+        return events
 
     def now(self) -> float:
         return self.engine.clock.now()
@@ -97,6 +109,7 @@ class EngineTarget:
         self.engine.observers = [self.drafts]
         self._before = replace(self.engine.counters)
         self._opened = self.now()
+        self._emitted = 0
 
     def window_record(self) -> dict[str, Any]:
         """What the engine counted since the window opened; times are of the run's clock."""
@@ -111,12 +124,22 @@ class EngineTarget:
             # On a virtual clock the host's time is a parameter; this machine's says nothing.
             "plan_ms": 1e3 * planned / steps if steps and self.clock == "wall" else None,
             "query_tokens_per_forward": ratio(tokens, steps),
+            "floor": self._floor(steps, tokens, seconds),
             "drafts": self.drafts.record(),
         }
 
+    def _floor(self, steps: int, tokens: int, seconds: float) -> dict[str, Any] | None:
+        """The least time of the window's mean step; None where nobody knows the device."""
+        if self._peaks is None or not steps or not seconds:
+            return None
+        kv = self.engine.counters.kv_tokens - self._before.kv_tokens
+        mean = StepMeans(tokens / steps, kv / steps, self._emitted / steps, 1e3 * seconds / steps)
+        size = model_size(self._config, self.engine.model.config)
+        return floor_of(size, element_size(self._config), mean, self._peaks)
+
     def host_share(self) -> float | None:
         """Host's share of the kept steps on the wall's clock; the engine must be idle."""
-        timed = self.clock == "wall" and not self._bitwise
+        timed = self.clock == "wall" and not self._config.bitwise
         return self.engine.host_share() if timed else None
 
     @property

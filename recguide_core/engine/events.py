@@ -67,6 +67,7 @@ class Counters:
 
     steps: int = 0
     query_tokens: int = 0
+    kv_tokens: int = 0
     step_seconds: float = 0.0
     plan_seconds: float = 0.0
     rounds: int = 0
@@ -76,4 +77,5 @@ class Counters:
     def count(self, shape: StepShape) -> None:
         """Add one forward."""
         self.query_tokens += shape.query_tokens
+        self.kv_tokens += shape.kv_tokens
         self.by_kind[shape.kind] = self.by_kind.get(shape.kind, 0) + 1

@@ -13,6 +13,12 @@ from recguide_cli.app import app
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.fixture(autouse=True)
+def no_png(monkeypatch):
+    """Drawing figures twice would be most of these tests' time; `test_png` draws them."""
+    monkeypatch.setattr("recguide_core.bench.report.png.available", lambda: False)
+
+
 @pytest.fixture
 def recguide(tmp_path, monkeypatch):
     """Runs a command in process, in a folder of its own and without settings from outside."""

@@ -268,3 +268,38 @@ def test_a_folder_that_is_no_model(recguide, tmp_path):
     refused = recguide("bench", "--model", "./model", "--requests", 1)
     assert refused.exit_code == 1, refused.output
     assert "config.json" in refused.stderr
+
+
+def test_figures_are_pngs_where_matplotlib_is(recguide, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib", reason="needs matplotlib (extra plots)")
+    monkeypatch.setattr("recguide_core.bench.report.png.available", lambda: True)
+    recguide("bench", *SMALL, "--methods", "ar", "--concurrency", 1, "--out", "run")
+    figures = tmp_path / "run" / "figures"
+    for svg in figures.glob("*.svg"):
+        assert svg.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+    assert (figures / "breakdown.png").is_file()
+
+
+def test_a_step_is_held_against_its_physical_floor(recguide):
+    result = recguide("bench", *SMALL, "--methods", "ar", "--concurrency", "1,2", "--json")
+    record = record_of(result)
+    peaks = record["run"]["peaks"]
+    assert peaks["bandwidth"] > 1e8
+    assert peaks["flops"] > 1e8
+    assert "measured on" in peaks["source"]
+    one, two = (row["floor"] for row in record["rows"])
+    assert 0 < one["ms"] == max(one["bytes_ms"], one["flops_ms"])
+    assert one["achieved"] == pytest.approx(one["ms"] / record["rows"][0]["step_ms"])
+    # Weights are read once, whatever the load; what is computed grows with it.
+    assert one["bytes"] < two["bytes"] < 1.5 * one["bytes"]
+    assert one["flops"] < two["flops"]
+    assert "physical floor" in result.stderr
+
+
+def test_a_virtual_clock_has_the_makers_floor(recguide):
+    args = ("--methods", "linear", "--concurrency", 1, "--clock", "b200/nld-8b", "--no-check")
+    row = record_of(recguide("bench", *SMALL, *args, "--json"))["rows"][0]
+    # 15.9 GB of weights at 7.67 TB/s.
+    assert row["floor"]["bytes_ms"] == pytest.approx(2.07, abs=0.05)
+    assert row["floor"]["bound"] == "bytes"
+    assert 0.1 < row["floor"]["achieved"] < 1.0

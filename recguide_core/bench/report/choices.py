@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from recguide_core.bench.report.chart import BarChart
 from recguide_core.bench.report.figure import ByCell, CellRows, Figure, key_of
-from recguide_core.bench.report.svg import bar_chart
 from recguide_core.bench.rows import RequestRow
 from recguide_core.records import Source
 
@@ -60,5 +60,5 @@ def _stacked(
         (label(value), [shares[g][value] / shares[g].total() for g in groups]) for value in values
     ]
     data = [(g, shares[g].total(), *(s[i] for _, s in stacks)) for i, g in enumerate(groups)]
-    svg = bar_chart(title, groups, stacks, "share of rounds")
-    return Figure(name, title, caption, svg, ("cell", "rounds", *(n for n, _ in stacks)), data)
+    chart = BarChart(title, groups, stacks, "share of rounds")
+    return Figure(name, title, caption, chart, ("cell", "rounds", *(n for n, _ in stacks)), data)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from recguide_core.bench.observe import BINS
+from recguide_core.bench.report.chart import Axes, BarChart, LineChart, Series
 from recguide_core.bench.report.figure import ByCell, CellRows, Figure, key_of, label_of
-from recguide_core.bench.report.svg import Axes, Series, bar_chart, line_chart
 
 
 def survival(cells: CellRows, by_cell: ByCell) -> Figure | None:
@@ -23,8 +23,8 @@ def survival(cells: CellRows, by_cell: ByCell) -> Figure | None:
         data += [(name, k, p, len(pairs)) for k, p in zip(places, alive, strict=True)]
     title = "Share of rounds that accept at least k tokens"
     caption = "P(A >= k), the verifier's own token included. The area under a line is mean A."
-    svg = line_chart(title, series, Axes("k", "P(A >= k)", top=1.0), marks=False)
-    return Figure("survival", title, caption, svg, ("method", "k", "share", "rounds"), data)
+    chart = LineChart(title, series, Axes("k", "P(A >= k)", top=1.0), marks=False)
+    return Figure("survival", title, caption, chart, ("method", "k", "share", "rounds"), data)
 
 
 def acceptance(cells: CellRows, by_cell: ByCell) -> Figure | None:
@@ -45,9 +45,9 @@ def acceptance(cells: CellRows, by_cell: ByCell) -> Figure | None:
     data = [(method, *(s[i] for _, s in stacks)) for i, method in enumerate(names)]
     title = "How many tokens a round accepts"
     caption = "Shares of the rounds that verified a draft, all loads together."
-    svg = bar_chart(title, names, stacks, "share of rounds")
+    chart = BarChart(title, names, stacks, "share of rounds")
     header = ("method", *(name for name, _ in stacks))
-    return Figure("acceptance", title, caption, svg, header, data)
+    return Figure("acceptance", title, caption, chart, header, data)
 
 
 def margins(cells: CellRows, _: ByCell) -> Figure | None:
@@ -83,5 +83,5 @@ def _distribution(cells: CellRows, what: str, title: str) -> Figure | None:
         series.append(Series(fate, [0.0, *edges], [0.0, *shares]))
         data += [(fate, x, y, int(counts.sum())) for x, y in zip(edges, shares, strict=True)]
     caption = "Draft tokens that were accepted, and the first of each round that was not."
-    svg = line_chart(title, series, Axes(what, "share below", top=1.0), marks=False)
-    return Figure(what, title, caption, svg, ("drafts", what, "share", "tokens"), data)
+    chart = LineChart(title, series, Axes(what, "share below", top=1.0), marks=False)
+    return Figure(what, title, caption, chart, ("drafts", what, "share", "tokens"), data)

@@ -6,19 +6,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from recguide_core.bench.report import svg
+from recguide_core.bench.report.chart import Chart
 from recguide_core.bench.rows import RequestRow, cell_of
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One picture: its SVG, what it says, and its data as header and rows."""
+    """One picture: its chart, what it says, and its data as header and rows."""
 
     name: str
     title: str
     caption: str
-    svg: str
+    chart: Chart
     header: Sequence[str]
     rows: Sequence[Sequence[Any]]
+
+    @property
+    def svg(self) -> str:
+        return svg.draw(self.chart)
 
 
 CellRows = Sequence[dict[str, Any]]

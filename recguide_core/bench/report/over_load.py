@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from recguide_core.bench.report.chart import Axes, BarChart, LineChart, Series
 from recguide_core.bench.report.figure import ByCell, CellRows, Figure, key_of, lines_of
-from recguide_core.bench.report.svg import Axes, Series, bar_chart, line_chart, short
+from recguide_core.bench.report.svg import short
 
 
 def pareto(cells: CellRows, _: ByCell) -> Figure | None:
@@ -31,8 +32,8 @@ def pareto(cells: CellRows, _: ByCell) -> Figure | None:
     ]
     title = "Throughput in all against speed of a request"
     caption = "One point per load. Further up serves more, further right serves each one faster."
-    svg = line_chart(title, series, Axes("tokens/s of a request (mean)", "tokens/s in all"))
-    return Figure("pareto", title, caption, svg, header, data)
+    chart = LineChart(title, series, Axes("tokens/s of a request (mean)", "tokens/s in all"))
+    return Figure("pareto", title, caption, chart, header, data)
 
 
 def forward_time(cells: CellRows, _: ByCell) -> Figure | None:
@@ -51,9 +52,9 @@ def forward_time(cells: CellRows, _: ByCell) -> Figure | None:
     ]
     title = "Time of a step by load"
     caption = "Mean over the cell's steps on the run's clock, prompts included."
-    svg = line_chart(title, series, Axes("requests in flight, C", "ms", log_x=True))
+    chart = LineChart(title, series, Axes("requests in flight, C", "ms", log_x=True))
     header = ("method", "concurrency", "step_ms", "steps")
-    return Figure("step-time", title, caption, svg, header, data)
+    return Figure("step-time", title, caption, chart, header, data)
 
 
 def latency(cells: CellRows, _: ByCell) -> Figure | None:
@@ -85,8 +86,8 @@ def latency(cells: CellRows, _: ByCell) -> Figure | None:
     ]
     title = "Time to the first token by load"
     caption = "Median over requests; p99 on hover and in the data."
-    svg = line_chart(title, series, Axes("requests in flight, C", "ms", log_x=True))
-    return Figure("ttft", title, caption, svg, header, data)
+    chart = LineChart(title, series, Axes("requests in flight, C", "ms", log_x=True))
+    return Figure("ttft", title, caption, chart, header, data)
 
 
 def breakdown(cells: CellRows, _: ByCell) -> Figure | None:
@@ -96,11 +97,20 @@ def breakdown(cells: CellRows, _: ByCell) -> Figure | None:
     groups = [key_of(row) for row in timed]
     host = [max(r["host_share"], 0.0) * r["step_ms"] for r in timed]
     forward = [r["step_ms"] - h for r, h in zip(timed, host, strict=True)]
+    floor = [
+        min((r.get("floor") or {"ms": 0.0})["ms"], f) for r, f in zip(timed, forward, strict=True)
+    ]
+    above = [f - least for f, least in zip(forward, floor, strict=True)]
     plan = [min(r["plan_ms"], h) for r, h in zip(timed, host, strict=True)]
     rest = [h - p for h, p in zip(host, plan, strict=True)]
-    stacks = [("forward", forward), ("planning", plan), ("rest of the host", rest)]
+    stacks = [("rest of the forward", above), ("planning", plan), ("rest of the host", rest)]
+    if any(floor):
+        stacks = [("physical floor", floor), *stacks]
     data = [(g, *(s[i] for _, s in stacks)) for i, g in enumerate(groups)]
     title = "Where the time of a step goes"
-    caption = "The forward is the floor: the same steps replayed on prebuilt tensors."
-    svg = bar_chart(title, groups, stacks, "ms a step")
-    return Figure("breakdown", title, caption, svg, ("cell", *(n for n, _ in stacks)), data)
+    caption = (
+        "The forward: the same steps replayed on prebuilt tensors. Its floor: what the device "
+        "needs for the bytes or the FLOPs of the step, whichever is longer."
+    )
+    chart = BarChart(title, groups, stacks, "ms a step")
+    return Figure("breakdown", title, caption, chart, ("cell", *(n for n, _ in stacks)), data)

@@ -46,6 +46,7 @@ COLUMNS = (
     ("ttft_ms", "TTFT ms", 1),
     ("tpot_ms", "TPOT ms", 2),
     ("host_share", "host", 2),
+    ("achieved", "of floor", 2),
 )
 """Metric, heading and digits of the columns of the results."""
 
@@ -102,13 +103,29 @@ def _results(cells: CellRows) -> str:
             escape(label_of(row)),
             str(row["concurrency"]),
             f'<span class="{verdict}">{verdict}</span>',
-            *(_value(row.get(name), digits) for name, _, digits in COLUMNS),
+            *(_value(_metric(row, name), digits) for name, _, digits in COLUMNS),
             str(row["failed"]),
         ]
         rows.append("<tr>" + "".join(f"<td>{text}</td>" for text in cellules) + "</tr>")
     return (
         f'<div class="wide"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _metric(row: dict[str, Any], name: str) -> float | None:
+    if name == "achieved":
+        floor = row.get("floor")
+        return None if floor is None else float(floor["achieved"])
+    value: float | None = row.get(name)
+    return value
+
+
+def peaks_text(peaks: dict[str, Any]) -> str:
+    """The device's peaks in a line."""
+    return (
+        f"{peaks['device']}: {peaks['bandwidth'] / 1e9:,.1f} GB/s, "
+        f"{peaks['flops'] / 1e9:,.1f} GFLOP/s ({peaks['source']})"
     )
 
 
@@ -162,6 +179,7 @@ def _provenance(about: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     data = about["data"]
     pairs += [(f"data {name}", f"{data['sources'][name]}") for name in data["sources"]]
+    pairs += [("peaks", peaks_text(about["peaks"]))] if about.get("peaks") else []
     pairs += [(name, str(about[name])) for name in ("model_hash", "prompts_hash", "template_hash")]
     pairs.append(("versions", _plain({k: v for k, v in about["versions"].items() if v})))
     return pairs

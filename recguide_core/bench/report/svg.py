@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from html import escape
+
+from recguide_core.bench.report.chart import Axes, BarChart, Chart, LineChart, Series
 
 WIDTH, HEIGHT = 640, 380
 LEFT, RIGHT, TOP, BOTTOM = 62, 16, 54, 46
@@ -27,28 +28,13 @@ STYLE = """
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
-    """Points of one line; `notes` are the hover texts, one a point."""
-
-    label: str
-    x: Sequence[float]
-    y: Sequence[float]
-    notes: Sequence[str] = ()
+def draw(chart: Chart) -> str:
+    """The chart as SVG text."""
+    return _line_chart(chart) if isinstance(chart, LineChart) else _bar_chart(chart)
 
 
-@dataclass(frozen=True, slots=True)
-class Axes:
-    """Labels and kinds of the two axes."""
-
-    x: str
-    y: str
-    log_x: bool = False
-    top: float | None = None
-
-
-def line_chart(title: str, series: Sequence[Series], axes: Axes, *, marks: bool = True) -> str:
-    """Lines with a mark at every point (`marks`) or without."""
+def _line_chart(chart: LineChart) -> str:
+    series, axes = chart.series, chart.axes
     xs = [v for s in series for v in s.x]
     ys = [v for s in series for v in s.y]
     x_ticks = log_ticks(min(xs), max(xs)) if axes.log_x else nice_ticks(min(xs), max(xs))
@@ -63,26 +49,21 @@ def line_chart(title: str, series: Sequence[Series], axes: Axes, *, marks: bool 
         dash = DASHES[number // SERIES % len(DASHES)]
         dashed = f' stroke-dasharray="{dash}"' if dash else ""
         body.append(f'<polyline class="line" points="{path}" stroke="{colour}"{dashed}/>')
-        if marks:
+        if chart.marks:
             body += [
                 f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}">'
                 f"<title>{escape(_note(line, i))}</title></circle>"
                 for i, (x, y) in enumerate(points)
             ]
-    return _svg(title, body, [line.label for line in series])
+    return _svg(chart.title, body, [line.label for line in series])
 
 
-def bar_chart(
-    title: str,
-    groups: Sequence[str],
-    stacks: Sequence[tuple[str, Sequence[float]]],
-    y_label: str,
-) -> str:
-    """Stacked bars: one bar a group, one colour a stack."""
+def _bar_chart(chart: BarChart) -> str:
+    groups, stacks = chart.groups, chart.stacks
     totals = [sum(values[i] for _, values in stacks) for i in range(len(groups))]
     y_ticks = nice_ticks(0.0, max(totals, default=1.0) or 1.0)
     up = _scale(y_ticks, HEIGHT - BOTTOM, TOP, False)
-    body = [*_frame([], y_ticks, lambda x: x, up, Axes("", y_label))]
+    body = [*_frame([], y_ticks, lambda x: x, up, Axes("", chart.y_label))]
     room = (WIDTH - LEFT - RIGHT) / max(len(groups), 1)
     wide = min(room * 0.7, 90.0)
     upright = max(map(len, groups), default=0) * 7 < room
@@ -102,7 +83,7 @@ def bar_chart(
             base += value
         body.append(_group_label(middle, group, upright))
     deeper = 0 if upright else 4 * max(map(len, groups))
-    return _svg(title, body, [label for label, _ in stacks], deeper)
+    return _svg(chart.title, body, [label for label, _ in stacks], deeper)
 
 
 def _group_label(x: float, text: str, upright: bool) -> str:

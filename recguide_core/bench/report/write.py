@@ -1,4 +1,7 @@
-"""Writes a run's report into its folder: `report.html`, and `figures/` with SVG and CSV."""
+"""Writes a run's report into its folder: `report.html`, and `figures/` with SVG and CSV.
+
+Where matplotlib is installed, each figure is there as PNG too.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from recguide_core.bench.report import png
 from recguide_core.bench.report.figure import CellRows, Figure
 from recguide_core.bench.report.figures import all_figures
 from recguide_core.bench.report.page import page
@@ -29,6 +33,8 @@ def write_report(
     for figure in figures:
         _write(folder / FIGURES / f"{figure.name}.svg", figure.svg)
         _write(folder / FIGURES / f"{figure.name}.csv", csv_text(figure))
+        if png.available():
+            _put(folder / FIGURES / f"{figure.name}.png", png.draw(figure.chart))
     target = folder / PAGE
     _write(target, page(about, cells, figures))
     return target
@@ -44,7 +50,11 @@ def csv_text(figure: Figure) -> str:
 
 
 def _write(path: Path, text: str) -> None:
+    _put(path, text.encode())
+
+
+def _put(path: Path, content: bytes) -> None:
     def put(stream: BinaryIO) -> None:
-        stream.write(text.encode())
+        stream.write(content)
 
     write_whole(path, put)

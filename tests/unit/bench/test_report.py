@@ -10,17 +10,10 @@ from hypothesis import strategies as st
 
 from recguide_core.bench.config import Cell
 from recguide_core.bench.observe import BINS
-from recguide_core.bench.report import write_report
+from recguide_core.bench.report import png, write_report
+from recguide_core.bench.report.chart import Axes, BarChart, LineChart, Series
 from recguide_core.bench.report.figures import all_figures
-from recguide_core.bench.report.svg import (
-    Axes,
-    Series,
-    bar_chart,
-    line_chart,
-    log_ticks,
-    nice_ticks,
-    short,
-)
+from recguide_core.bench.report.svg import draw, log_ticks, nice_ticks, short
 from recguide_core.bench.rows import RequestRow, cell_row
 from recguide_core.records import Source
 
@@ -145,6 +138,46 @@ def test_breakdown_adds_up_to_the_step(figures):
         assert sum(row[1:]) == pytest.approx(4.0)
 
 
+def test_breakdown_shows_the_physical_floor_where_it_is_known():
+    rows, requests = cells_and_requests()
+    rows[0]["floor"] = {"ms": 1.5, "achieved": 0.375}
+    # Peaks are measured too, so a floor can come out above the forward; it is drawn within it.
+    rows[1]["floor"] = {"ms": 9.0, "achieved": 2.25}
+    found = {figure.name: figure for figure in all_figures(rows, requests)}["breakdown"]
+    assert found.header[1:3] == ("physical floor", "rest of the forward")
+    assert [row[1] for row in found.rows] == pytest.approx([1.5, 3.6, 0.0, 0.0])
+    assert [sum(row[1:]) for row in found.rows] == pytest.approx([4.0] * len(CELLS))
+    assert "physical floor" in found.svg
+
+
+def test_every_figure_is_drawn_as_png_too(figures, tmp_path):
+    pytest.importorskip("matplotlib", reason="needs matplotlib (extra plots)")
+    rows, requests = cells_and_requests()
+    write_report(tmp_path, ABOUT, rows, requests)
+    for name, figure in figures.items():
+        drawn = (tmp_path / "figures" / f"{name}.png").read_bytes()
+        assert drawn.startswith(b"\x89PNG\r\n\x1a\n"), name
+        assert drawn == png.draw(figure.chart), name
+        width, height = (int.from_bytes(drawn[i : i + 4]) for i in (16, 20))
+        assert (width, height) == (1280, 760), name
+
+
+def test_a_png_shows_the_data():
+    pytest.importorskip("matplotlib", reason="needs matplotlib (extra plots)")
+    charts = [
+        LineChart("t", [Series("a", [1, 2], [0.0, y])], Axes("x", "y", top=9)) for y in (1, 2)
+    ]
+    bars = [BarChart("t", ["g"], [("a", [v]), ("b", [1.0])], "y") for v in (1.0, 2.0)]
+    assert len({png.draw(chart) for chart in [*charts, *bars]}) == 4
+
+
+def test_without_matplotlib_the_report_is_complete_but_for_the_pngs(tmp_path, monkeypatch):
+    monkeypatch.setattr(png, "available", lambda: False)
+    write_report(tmp_path, ABOUT, *cells_and_requests())
+    kinds = {path.suffix for path in (tmp_path / "figures").iterdir()}
+    assert kinds == {".svg", ".csv"}
+
+
 def test_a_run_in_which_nothing_finished_has_no_figures():
     rows, requests = cells_and_requests()
     for request in requests:
@@ -182,12 +215,12 @@ def test_the_page_is_self_contained_and_escapes(tmp_path):
 
 
 def test_lines_and_bars_place_values_where_the_axis_says():
-    chart = line_chart("t", [Series("a", [0.0, 10.0], [0.0, 100.0])], Axes("x", "y"))
+    chart = draw(LineChart("t", [Series("a", [0.0, 10.0], [0.0, 100.0])], Axes("x", "y")))
     circles = ET.fromstring(chart).findall(f"{SVG}circle")
     low, high = ([float(c.get(k)) for k in ("cx", "cy")] for c in circles)
     assert low[0] < high[0]
     assert low[1] > high[1]
-    bars = ET.fromstring(bar_chart("t", ["g"], [("a", [1.0]), ("b", [3.0])], "y"))
+    bars = ET.fromstring(draw(BarChart("t", ["g"], [("a", [1.0]), ("b", [3.0])], "y")))
     first, second = bars.findall(f"{SVG}rect")[:2]
     assert float(second.get("height")) == pytest.approx(3 * float(first.get("height")), rel=0.02)
     assert float(second.get("y")) + float(second.get("height")) == pytest.approx(
