@@ -33,6 +33,7 @@ def main() -> int:
         # Triton decides when a kernel module is imported.
         os.environ["TRITON_INTERPRET"] = "1"
     sys.path.insert(0, str(ROOT))
+    from recguide_core.engine.replayed import replayed_policy
     from recguide_core.errors import RecGuideError
     from recguide_core.kernels.check.parts import run
 
@@ -40,7 +41,7 @@ def main() -> int:
         print(json.dumps(record), flush=True)
 
     try:
-        report = run(options.only, options.budget, options.tiny, log)
+        report = run(options.only, options.budget, options.tiny, log, replayed_policy)
     except RecGuideError as error:
         print(f"{error.cause} {error.remedy}", file=sys.stderr)
         return error.exit_code

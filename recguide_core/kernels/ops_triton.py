@@ -22,6 +22,7 @@ from recguide_core.kernels.ops import Geometry, PageTable, Rotation, split_qkv
 from recguide_core.kernels.readout_triton import readout_merge, readout_partials
 from recguide_core.kernels.rope_triton import rotate_and_store
 from recguide_core.kernels.round_state import (
+    STOP_IDS,
     Emitted,
     PackedRows,
     ReadoutBuffers,
@@ -272,7 +273,8 @@ class TritonRoundOps:
             p.act, p.block, p.kind, p.parent, p.alt, p.branch_block, rows.q_ptr,
             read.ids, read.stats,
             e.tokens, e.count, e.matched, e.hit, e.width, e.finished, e.entropy,
-            *self.geometry.eos_slots, decisions, p.kind.shape[1], MAX_B=MAX_BLOCK, num_warps=1,
+            *self.geometry.eos_slots, decisions, p.kind.shape[1],
+            MAX_B=MAX_BLOCK, STOPS=STOP_IDS, num_warps=1,
         )  # fmt: skip
 
 

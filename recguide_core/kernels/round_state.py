@@ -7,6 +7,7 @@ int32 0 / 1, statistics fp32. Slot r of every array is one request; a dead slot 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -17,6 +18,20 @@ from recguide_core.records import MAX_BLOCK
 BRANCHES = 3
 """Branch slots of a request: two corrections and the continuation (Sec. 5.1); the TiDAR layout
 needs one for every verified position."""
+STOP_IDS = 8
+"""Stop ids that a request may bring along."""
+
+_STATE_FLOATS = frozenset({"margin", "confidence", "e1", "e2"})
+_STATE_WIDTH = {
+    **dict.fromkeys(("draft", "alt", "margin", "confidence"), MAX_BLOCK),
+    "stop_ids": STOP_IDS,
+}
+
+
+def _cut(flat: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
+    """Views of consecutive pieces of a buffer."""
+    ends = list(itertools.accumulate(sizes))
+    return [flat[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 class _Buffers:
@@ -43,6 +58,8 @@ class RoundState(_Buffers):
         alt int32, margin, confidence fp32 [N, MAX_BLOCK]: read-out of the draft.
         e1, e2: e_{t-1}, e_{t-2}, NaN without history, fp32 [N].
         prev_block, prev_full, rounds, reused: int32 [N].
+        stop_ids: tokens that end the output beside the model's EOS (included in it), -1 for
+            none, int32 [N, STOP_IDS]; ignore_eos: go on behind EOS, int32 [N].
     """
 
     live: torch.Tensor
@@ -62,18 +79,30 @@ class RoundState(_Buffers):
     prev_full: torch.Tensor
     rounds: torch.Tensor
     reused: torch.Tensor
+    stop_ids: torch.Tensor
+    ignore_eos: torch.Tensor
+
+    @classmethod
+    def over(cls, flat: torch.Tensor, slots: int) -> RoundState:
+        """Views of one int32 buffer of `flat_size(slots)` elements: one copy moves them all."""
+        widths = [_STATE_WIDTH.get(f.name, 1) for f in fields(cls)]
+        parts = _cut(flat, [slots * w for w in widths])
+        made = {}
+        for f, width, part in zip(fields(cls), widths, parts, strict=True):
+            typed = part.view(torch.float32) if f.name in _STATE_FLOATS else part
+            made[f.name] = typed.view(slots, width) if f.name in _STATE_WIDTH else typed
+        return cls(**made)
+
+    @classmethod
+    def flat_size(cls, slots: int) -> int:
+        return slots * sum(_STATE_WIDTH.get(f.name, 1) for f in fields(cls))
 
     @classmethod
     def sized(cls, slots: int, device: torch.device | str = "cpu") -> RoundState:
-        floats = {"margin", "confidence", "e1", "e2"}
-        grids = {"draft", "alt", "margin", "confidence"}
-        made = {}
-        for f in fields(cls):
-            shape = (slots, MAX_BLOCK) if f.name in grids else (slots,)
-            dtype = torch.float32 if f.name in floats else torch.int32
-            made[f.name] = torch.zeros(shape, dtype=dtype, device=device)
-        state = cls(**made)
-        for name, value in (("alt", -1), ("margin", 1.0), ("confidence", 1.0)):
+        flat = torch.zeros(cls.flat_size(slots), dtype=torch.int32, device=device)
+        state = cls.over(flat, slots)
+        blanks = (("alt", -1), ("margin", 1.0), ("confidence", 1.0), ("stop_ids", -1))
+        for name, value in blanks:
             getattr(state, name).fill_(value)
         state.e1.fill_(float("nan"))
         state.e2.fill_(float("nan"))
@@ -105,6 +134,17 @@ class RoundPlan(_Buffers):
 
         k = branches
         return cls(ints(0), ints(0), ints(-1, k), ints(0, k), ints(-1, k), ints(0, k))
+
+    @classmethod
+    def over(cls, flat: torch.Tensor, slots: int) -> RoundPlan:
+        """Views of one int32 buffer of `flat_size(slots)` elements; K = `BRANCHES`."""
+        act, block, *grids = _cut(flat, [slots, slots, *[slots * BRANCHES] * 4])
+        kind, parent, alt, branch_block = (g.view(slots, BRANCHES) for g in grids)
+        return cls(act, block, kind, parent, alt, branch_block)
+
+    @staticmethod
+    def flat_size(slots: int) -> int:
+        return slots * (2 + 4 * BRANCHES)
 
 
 @dataclass(slots=True)
@@ -150,7 +190,7 @@ class Emitted(_Buffers):
         tokens: verifier tokens of the round, int32 [N, MAX_BLOCK]; count: how many of them count
             (A after the cut at EOS and budget; 0 for requests that did not verify), int32 [N].
         matched: accepted drafts before the cut; hit: reused branch or -1; width: verified B.
-        finished: 0 goes on, 1 EOS, 2 budget. int32 [N]. entropy: e_t, fp32 [N].
+        finished: 0 goes on, 1 EOS or a stop id, 2 budget. int32 [N]. entropy: e_t, fp32 [N].
         next_tokens: packed tokens of the step behind this one, int32 [1].
     """
 

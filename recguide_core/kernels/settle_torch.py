@@ -85,7 +85,10 @@ def _settle_one(
         matched += 1
     window = choice[: matched + 1]
     count, finished = len(window), 0
-    ends = [i for i, token in enumerate(window) if token in eos_ids]
+    ending = set(state.stop_ids[r].tolist()) - {-1}
+    if not int(state.ignore_eos[r]):
+        ending |= set(eos_ids)
+    ends = [i for i, token in enumerate(window) if token in ending]
     if ends:
         count, finished = ends[0] + 1, EOS
     budget = int(state.remaining[r])

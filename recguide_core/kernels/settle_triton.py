@@ -32,13 +32,13 @@ def keep_draft(draft, alt, margin, confidence, ids, stats, r, first, B, bonus, u
 @triton.jit
 def settle_rounds(
     live, has_draft, committed, seed, remaining, room, draft_block, draft, alt, margin, confidence,
-    e1, e2, prev_block, prev_full, rounds, reused,
+    e1, e2, prev_block, prev_full, rounds, reused, stop_ids, ignore_eos,
     act, block, kind, parent, branch_alt, branch_block, q_ptr, ids, stats,
     out_tokens, out_count, out_matched, out_hit, out_width, out_finished, out_entropy,
     eos_a, eos_b, eos_c, eos_d, decisions, K,
-    MAX_B: tl.constexpr,
+    MAX_B: tl.constexpr, STOPS: tl.constexpr,
 ):  # fmt: skip
-    """Grid (slots,); MAX_B a power of two."""
+    """Grid (slots,); MAX_B a power of two; STOPS stop ids a request."""
     r = tl.program_id(0)
     what = tl.where(tl.load(live + r) != 0, tl.load(act + r), 0)
     B = tl.load(block + r)
@@ -65,8 +65,11 @@ def settle_rounds(
         wrong = (i + 1 < B) & (choice != drafted)
         matched = tl.min(tl.where(wrong, i, B - 1), 0)
         bonus = tl.sum(tl.where(i == matched, choice, 0), 0)
-        is_eos = (choice == eos_a) | (choice == eos_b) | (choice == eos_c) | (choice == eos_d)
-        stop_at = tl.min(tl.where((i <= matched) & is_eos, i, MAX_B), 0)
+        ends = (choice == eos_a) | (choice == eos_b) | (choice == eos_c) | (choice == eos_d)
+        ends = ends & (tl.load(ignore_eos + r) == 0)
+        for s in tl.static_range(STOPS):
+            ends = ends | (choice == tl.load(stop_ids + r * STOPS + s))
+        stop_at = tl.min(tl.where((i <= matched) & ends, i, MAX_B), 0)
         at_eos = stop_at < MAX_B
         count = tl.where(at_eos, stop_at + 1, matched + 1)
         finished = tl.where(at_eos, 1, 0)

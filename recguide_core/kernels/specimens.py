@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from recguide_core.kernels import launch
+from recguide_core.kernels.round_state import STOP_IDS
 from recguide_core.kernels.specimen import (
     CP_ASYNC,
     LOAD_128,
@@ -64,6 +65,7 @@ def _readout(dtype: str) -> list[Specimen]:
 _STATE = (
     "live", "has_draft", "committed", "seed", "remaining", "room", "draft_block", "draft", "alt",
     "margin", "confidence", "e1", "e2", "prev_block", "prev_full", "rounds", "reused",
+    "stop_ids", "ignore_eos",
 )  # fmt: skip
 _FLOATS = {"margin", "confidence", "e1", "e2", "stats", "out_entropy"}
 
@@ -87,7 +89,7 @@ def _round() -> list[Specimen]:
             "decisions": "i32",
             "K": "i32",
         },
-        constants={"MAX_B": MAX_BLOCK},
+        constants={"MAX_B": MAX_BLOCK, "STOPS": STOP_IDS},
         aligned=frozenset(),
         warps=1,
     )

@@ -44,17 +44,16 @@ class Refuse(importlib.abc.MetaPathFinder):
         if name.split(".")[0] in {names!r}:
             raise ModuleNotFoundError("the device machine has no " + name)
 sys.meta_path.insert(0, Refuse())
-sys.argv = ["device_check.py", "--tiny", "--only", "cost", "--out", {out!r}]
+sys.argv = ["device_check.py", "--tiny", "--only", {only!r}, "--out", {out!r}]
 runpy.run_path({script!r}, run_name="__main__")
 """
 
 
-def test_runs_with_three_packages_and_its_report_is_a_cost_table(tmp_path: Path) -> None:
-    """numpy, torch and triton; everything else of ours is made unimportable."""
-    out = tmp_path / "report.json"
+def dry_run(only: str, out: Path) -> None:
+    """One part with numpy, torch and triton; everything else of ours is made unimportable."""
     names = {"safetensors", "tokenizers", "pyarrow", "typer", "rich", "jinja2", "transformers"}
     code = ONLY_THREE.format(
-        names=names, out=str(out), script=str(ROOT / "scripts/device_check.py")
+        names=names, only=only, out=str(out), script=str(ROOT / "scripts/device_check.py")
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -63,9 +62,26 @@ def test_runs_with_three_packages_and_its_report_is_a_cost_table(tmp_path: Path)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     summary = json.loads(done.stdout.splitlines()[-1])
     assert summary["failures"] == 0 and summary["dry_run"]
+
+
+def test_runs_with_three_packages_and_its_report_is_a_cost_table(tmp_path: Path) -> None:
+    out = tmp_path / "report.json"
+    dry_run("cost", out)
     table = import_report(out)
     assert set(table.columns["kind"]) == {"ar", "draft", "verify"}
     assert table.provenance["device"].startswith("cpu")
+
+
+def test_recguide_is_replayed_beside_the_fixed_methods(tmp_path: Path) -> None:
+    out = tmp_path / "report.json"
+    dry_run("replay", out)
+    records = json.loads(out.read_text())["records"]
+    found = {r["method"]: r for r in records if r["part"] == "replay" and "method" in r}
+    assert set(found) == {"recguide", "overlap"}
+    ours = found["recguide"]
+    # Its block is its own: no fixed B, and what it verified is on its menu of the dry run.
+    assert ours["B"] is None and 1 <= ours["mean_block"] <= 4
+    assert ours["tokens"] > 0 and ours["rounds"] > 0
 
 
 def test_mistakes_are_told() -> None:

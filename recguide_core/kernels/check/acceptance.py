@@ -123,6 +123,8 @@ class ForcedOps:
         self._force(state, plan, rows, read)
         self._ops.settle(state, plan, rows, read, emitted, decisions)
         self._script.cursor.add_(len(state.live)).remainder_(DRAWS)
+        # A host that plans the next step sees the margins that `choose` would see.
+        self._open_branches(state)
 
     def _draw(self, slots: int) -> tuple[torch.Tensor, torch.Tensor]:
         """(matched, hit) of each slot's next verdict, int64 [N]; same until the cursor moves."""

@@ -6,14 +6,16 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
 from recguide_core.kernels import cuda
 from recguide_core.kernels.graphs import GraphCache
 from recguide_core.kernels.ops import Geometry, RoundOps
+from recguide_core.kernels.planned_rounds import Decide
 
+Policy: TypeAlias = "Callable[[Bench, int, int], Decide]"
 INTERPRETED_PROCESSORS = 4
 GRAPH_BYTES = 8 << 30
 
@@ -26,12 +28,14 @@ class Bench:
         tiny: CPU dry run through the interpreter.
         budget_s: wall-clock seconds; parts stop adding work when they are spent.
         log: called with each record as it is made.
+        policy: (bench, C, context) -> planner of the replayed `recguide`, None for none.
         records: everything noted; cost: rows of the cost table.
     """
 
     tiny: bool
     budget_s: float
     log: Callable[[dict[str, Any]], None]
+    policy: Policy | None = None
     started: float = field(default_factory=time.monotonic)
     records: list[dict[str, Any]] = field(default_factory=list)
     cost: list[dict[str, Any]] = field(default_factory=list)

@@ -13,9 +13,10 @@ import torch
 from recguide_core.errors import UsageError, nearest
 from recguide_core.kernels.check import correctness, costs, roundtrip, speed
 from recguide_core.kernels.check.acceptance import Script, mean_accepted
-from recguide_core.kernels.check.bench import Bench
+from recguide_core.kernels.check.bench import Bench, Policy
 from recguide_core.kernels.check.models import RANK, TINY_RANK, config_for, random_transformer
 from recguide_core.kernels.choose_torch import RoundRule
+from recguide_core.kernels.planned_rounds import Decide
 from recguide_core.kernels.rounds import RoundSettings
 from recguide_core.model.transformer import Transformer
 
@@ -46,11 +47,14 @@ def _replays(bench: Bench) -> None:
     if bench.tiny:
         methods, context, concurrency = [("overlap", RoundSettings(roundtrip.OVERLAP, 3))], 20, (2,)
     for C in concurrency:
-        for name, settings in methods:
+        planned: list[tuple[str, RoundSettings | Decide]] = [*methods]
+        if bench.policy is not None:
+            planned.insert(0, ("recguide", bench.policy(bench, C, context)))
+        for name, method in planned:
             if bench.spent:
                 return
             script = Script.drawn(HIT_RATE, bench.device)
-            roundtrip.replay(bench, _transformer(bench.tiny), name, settings, C, context, script)
+            roundtrip.replay(bench, _transformer(bench.tiny), name, method, C, context, script)
     law = {B: mean_accepted(B) for B in (8, 16, 32)}
     bench.note("replay", what="acceptance law", mean_accepted=law, hit_rate=HIT_RATE)
 
@@ -85,11 +89,18 @@ SHARE = {"cost": 0.55, "speed": 0.75, "graphs": 0.78, "replay": 0.97}
 
 
 def run(
-    only: str | None, budget_s: float, tiny: bool, log: Callable[[dict[str, Any]], None]
+    only: str | None,
+    budget_s: float,
+    tiny: bool,
+    log: Callable[[dict[str, Any]], None],
+    policy: Policy | None = None,
 ) -> dict[str, Any]:
     """Run the parts and return the report.
 
     A part that raises is a failed record; the parts behind it still run.
+
+    Args:
+        policy: makes the planner of the replayed `recguide`; None leaves that method out.
 
     Raises:
         UsageError: no part of that name, or no CUDA device.
@@ -98,7 +109,7 @@ def run(
         raise UsageError(f"No part named '{only}'.", nearest(only, PARTS))
     if not tiny and not torch.cuda.is_available():
         raise UsageError("There is no CUDA device here.", "Use --tiny for the dry run on CPU.")
-    bench = Bench(tiny, budget_s, log)
+    bench = Bench(tiny, budget_s, log, policy)
     for name in [only] if only else PARTS:
         bench.budget_s = budget_s * (1.0 if only else SHARE.get(name, 1.0))
         if bench.spent:

@@ -15,11 +15,13 @@ from recguide_core.kernels.device_forward import DeviceForward, geometry_of
 from recguide_core.kernels.graphs import GraphCache
 from recguide_core.kernels.head import OutputHead
 from recguide_core.kernels.ops import PageTable, RoundOps
+from recguide_core.kernels.planned_rounds import Decide, PlannedRounds
 from recguide_core.kernels.prefill import prefill
 from recguide_core.kernels.round_state import RoundState
 from recguide_core.kernels.rounds import DeviceRounds, RoundSettings
 from recguide_core.kernels.step_buffers import StepBuffers
 from recguide_core.model.transformer import Transformer
+from recguide_core.records import MAX_BLOCK
 
 PAGE = 16
 OVERLAP = RoundRule(corrections=2, continuation=True)
@@ -81,12 +83,18 @@ def _decode(
 
 
 def replay(
-    bench: Bench, transformer: Transformer, name: str, settings: RoundSettings, requests: int,
-    context: int, script: Script,
+    bench: Bench, transformer: Transformer, name: str, method: RoundSettings | Decide,
+    requests: int, context: int, script: Script,
 ) -> None:  # fmt: skip
-    """Real forwards of real shapes with accepted lengths and hits from a script."""
+    """Real forwards of real shapes with accepted lengths and hits from a script.
+
+    Args:
+        method: fixed settings, whose rounds the device decides, or a planner on the host.
+    """
     warm, steps = (2, 3) if bench.tiny else (12, 60)
-    reach = context + (warm + steps + 2) * settings.target
+    B = method.target if isinstance(method, RoundSettings) else None
+    target = B or MAX_BLOCK
+    reach = context + (warm + steps + 2) * target
     per = -(-reach // PAGE)
     config = transformer.config
     geometry = geometry_of(transformer, PAGE)
@@ -103,12 +111,17 @@ def replay(
     with torch.inference_mode():
         table = PageTable(pages, ptr, PAGE)
         graphs = bench.graphs()
-        loop = DeviceRounds(transformer, make, pools, table, state, settings, graphs)
+        loop: DeviceRounds | PlannedRounds
+        if isinstance(method, RoundSettings):
+            loop = DeviceRounds(transformer, make, pools, table, state, method, graphs)
+        else:
+            loop = PlannedRounds(transformer, make, pools, table, state, method, graphs)
+        state = loop.state
         # The first steps capture; their state is part of the run, their time is not.
         for _ in range(warm):
             loop.step()
         bench.synchronize()
-        emitted, host = 0, 0.0
+        emitted, widths, host = 0, 0, 0.0
         before, began = state.rounds.sum().item(), time.perf_counter()
         reused = state.reused.sum().item()
         loop.launch()
@@ -119,6 +132,7 @@ def replay(
             # Handing out overlaps with the step just launched.
             looked = time.perf_counter()
             emitted += int(record.count.sum())
+            widths += int(record.width.sum())
             host += time.perf_counter() - looked
         bench.synchronize()
         wall = time.perf_counter() - began
@@ -126,7 +140,8 @@ def replay(
     hits = (state.reused.sum().item() - reused) / done
     report = graphs.report
     bench.note(
-        "replay", method=name, B=settings.target, C=requests, context=context, steps=steps,
+        "replay", method=name, B=B, mean_block=widths / done, C=requests, context=context,
+        steps=steps,
         rounds=done, tokens=emitted, tps=emitted / wall, tps_per_request=emitted / wall / requests,
         accepted_length=emitted / done, h=hits, step_ms=wall / steps * 1e3,
         hand_out_share=host / wall, graphs=len(report.captured), eager=report.reasons,

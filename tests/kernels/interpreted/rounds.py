@@ -13,6 +13,7 @@ from recguide_core.kernels.choose_torch import RoundRule
 from recguide_core.kernels.ops import Geometry, TorchRoundOps
 from recguide_core.kernels.ops_triton import TritonRoundOps
 from recguide_core.kernels.round_state import (
+    STOP_IDS,
     Emitted,
     PackedRows,
     ReadoutBuffers,
@@ -53,6 +54,10 @@ def drawn_state(seed: int, slots: int) -> RoundState:
     state.alt[state.alt == 19] = -1
     state.margin.copy_(torch.rand(slots, MAX_BLOCK, generator=g))
     state.e1.copy_(torch.rand(slots, generator=g))
+    # One slot in three brings stop ids, one of which the read-out can give.
+    state.stop_ids[::3, 2] = 21
+    state.stop_ids[::3, 7] = 999
+    state.ignore_eos.copy_(ints(0, 2))
     return state
 
 
@@ -126,6 +131,35 @@ def test_a_round_equals_its_twin(seed: int, slots: int, rule: RoundRule, decisio
     # Written by the loop, behind the packing of the next step.
     got.next_tokens.zero_()
     equal(emitted, got)
+
+
+@pytest.mark.parametrize("place", [0, STOP_IDS - 1])
+@pytest.mark.parametrize("ignore", [0, 1])
+def test_a_stop_id_ends_the_output_at_its_token(place: int, ignore: int) -> None:
+    """Stop ids are looked at in every place, EOS unless the request goes on behind it."""
+    state = RoundState.sized(2)
+    for name, value in (("live", 1), ("has_draft", 1), ("draft_block", 8), ("remaining", 99)):
+        getattr(state, name).fill_(value)
+    state.room.fill_(99)
+    state.draft[:, :8] = torch.arange(30, 38)
+    state.draft[:, 2] = EOS
+    state.stop_ids[0, place] = 34
+    state.ignore_eos.fill_(ignore)
+    plan = RoundPlan.sized(2)
+    plan.act.fill_(2)
+    plan.block.fill_(8)
+    rows = PackedRows.sized(16, 2)
+    rows.q_ptr.copy_(torch.tensor([0, 8, 16]))
+    read = ReadoutBuffers.sized(16)
+    read.ids[:, 0] = torch.roll(state.draft[:, :8], -1, 1).reshape(-1)
+    read.stats.fill_(0.5)
+    for ops in ops_for(16, 2):
+        after, emitted = copy.deepcopy(state), Emitted.sized(2)
+        ops.settle(after, plan, rows, read, emitted, MAX_BLOCK)
+        # Choices are 31, EOS, 33, 34, ...: EOS is the second, the stop id the fourth.
+        assert emitted.count.tolist() == ([4, 8] if ignore else [2, 2])
+        assert emitted.finished.tolist() == ([1, 0] if ignore else [1, 1])
+        assert after.live.tolist() == ([0, 1] if ignore else [0, 0])
 
 
 @pytest.mark.parametrize("kind", ["correction", "continuation", "position"])
