@@ -112,8 +112,24 @@ def back_ends() -> list[BackEnd]:
     found.append(BackEnd("torch-cuda", cuda is None, cuda or "ready"))
     found.append(BackEnd("triton", *_needs("triton", cuda, "compiles only (no CUDA device)")))
     found.append(BackEnd("flashinfer", *_needs("flashinfer", cuda, "")))
-    found.append(BackEnd("sglang", *_needs("sglang", cuda, "")))
+    found.append(BackEnd("sglang", *_sglang(cuda)))
     return found
+
+
+def _sglang(cuda: str | None) -> tuple[bool, str]:
+    """SGLang counts only in a release that the plugin is known to work with."""
+    from recguide_core.errors import MismatchError
+    from recguide_core.sglang_plugin.versions import KNOWN_GOOD, check_version, installed_version
+
+    found = installed_version()
+    if found is None:
+        return _needs("sglang", cuda, "")
+    try:
+        check_version(found)
+    except MismatchError as error:
+        return False, f"{error.cause} {error.remedy}"
+    good = f"{found} is one of the known good ({', '.join(KNOWN_GOOD)})"
+    return (True, good) if cuda is None else (False, f"{cuda}; {good}")
 
 
 def _torch() -> tuple[bool, str]:

@@ -37,3 +37,15 @@ def test_without_torch_nothing_is_usable(monkeypatch):
     monkeypatch.setattr(inventory.importlib.util, "find_spec", lambda name: None)
     assert [b.name for b in inventory.back_ends() if b.usable] == []
     assert [d.kind for d in inventory.devices()] == ["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("release", "words"), [("0.5.23", "one of the known good"), ("0.6.1", "known to work with")]
+)
+def test_doctor_tells_whether_the_sglang_here_is_a_known_one(monkeypatch, release, words):
+    from recguide_core.sglang_plugin import versions
+
+    monkeypatch.setattr(versions, "version", lambda name: release)
+    found = next(b for b in inventory.back_ends() if b.name == "sglang")
+    assert words in found.reason and "0.5.23" in found.reason
+    assert not (found.usable and release != "0.5.23")
