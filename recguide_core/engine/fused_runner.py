@@ -1,8 +1,9 @@
 """Runs packed steps through the kernels, in captured graphs where a step allows it.
 
-The same steps and readings as `runner.TorchRunner`, which serves what the kernels do not (sampling,
-logit bias, logprobs, hidden states); every eager forward is counted with its reason. Works with
-any `RoundOps`, so CPU tests drive all of it with the torch twins.
+The same steps and readings as `runner.TorchRunner`. Requests that sample, bias logits or want
+logprobs run in the same graphs; only their rows are read out again (`wishes`). Steps that keep
+hidden states go through the torch runner; every eager forward is counted with its reason. Works
+with any `RoundOps`, so CPU tests drive all of it with the torch twins.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from recguide_core.engine.readings import ReadoutNeeds, StepReadings
 from recguide_core.engine.rows import PackedStep
 from recguide_core.engine.runner import TorchRunner
+from recguide_core.engine.wishes import Wishes
 from recguide_core.kernels import launch
 from recguide_core.kernels.device_forward import DeviceForward, Pools
 from recguide_core.kernels.graphs import GraphCache, GraphKey
@@ -91,8 +93,13 @@ class FusedRunner:
         self._adapter = adapter
         self._buckets: dict[GraphKey, _Bucket] = {}
         self._pools = Pools(pool.k, pool.v)
-        rows = launch.TOKEN_BUCKETS[-1]
-        self._head = OutputHead(model.transformer.weights.head, rows)
+        rows, transformer = launch.TOKEN_BUCKETS[-1], model.transformer
+        self._head = OutputHead(transformer.weights.head, rows)
+        self._wishes = Wishes(fallback, self._head)
+        # Whatever graph ran last left its final hidden states here.
+        self._hidden = torch.zeros(
+            (rows, model.config.hidden), dtype=transformer.dtype, device=transformer.device
+        )
 
     def execute(self, step: PackedStep, needs: ReadoutNeeds) -> StepReadings:
         key = GraphKey.of(len(step.positions), len(step.slots))
@@ -103,7 +110,12 @@ class FusedRunner:
             self.graphs.run_eager(lambda: results.append(self._fallback.execute(step, needs)), why)
             return results[0]
         with torch.inference_mode():
-            return self._execute(key, step)
+            wished = self._wishes.rows(step, needs)
+            readings = self._execute(key, step)
+            if wished is not None:
+                self.graphs.report.reread += 1
+                self._wishes.read(step, wished, needs, self._hidden, readings)
+            return readings
 
     def _execute(self, key: GraphKey, step: PackedStep) -> StepReadings:
         bucket = self._bucket(key)
@@ -117,16 +129,19 @@ class FusedRunner:
         return bucket.readings(count)
 
     def _forward(self, bucket: _Bucket) -> None:
-        buffers = bucket.buffers
-        bucket.forward.read(
-            buffers.rows, buffers.table, buffers.prefix, self._pools, self._head, bucket.read
-        )
+        hidden = self._final(bucket)
+        self._head.run(bucket.forward.ops, hidden, bucket.read)
 
     def _forward_some(self, bucket: _Bucket, readout: np.ndarray) -> None:
-        buffers, forward = bucket.buffers, bucket.forward
-        hidden = forward.hidden(buffers.rows, buffers.table, buffers.prefix, self._pools)
+        hidden = self._final(bucket)
         chosen = hidden[torch.from_numpy(readout).to(hidden.device)]
-        self._head.run(forward.ops, chosen, bucket.read.rows(0, len(readout)))
+        self._head.run(bucket.forward.ops, chosen, bucket.read.rows(0, len(readout)))
+
+    def _final(self, bucket: _Bucket) -> torch.Tensor:
+        buffers = bucket.buffers
+        hidden = bucket.forward.hidden(buffers.rows, buffers.table, buffers.prefix, self._pools)
+        self._hidden[: len(hidden)].copy_(hidden)
+        return hidden
 
     def _bucket(self, key: GraphKey) -> _Bucket:
         if key not in self._buckets:
@@ -202,8 +217,4 @@ class FusedRunner:
 
 def _unserved(needs: ReadoutNeeds) -> str | None:
     """Why a step needs more than the kernels give; None when it does not."""
-    if needs.sampling:
-        return "sampling or logit bias"
-    if needs.logprobs:
-        return "logprobs"
     return "hidden states" if needs.hidden else None

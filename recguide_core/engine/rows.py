@@ -7,7 +7,7 @@ visible intervals per token.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -66,6 +66,7 @@ class PackedStep:
         chunks: the prompt chunks, each the main row of its request.
         main: row index of each plan entry's verify or draft row, -1 when idle, int64 [n].
         shape: size of the forward, its kv_tokens left at 0 (see `shape_of`).
+        drafter: some rows are the second model's.
     """
 
     rows: Rows
@@ -81,6 +82,7 @@ class PackedStep:
     chunks: list[PrefillChunk]
     main: IntArray
     shape: StepShape
+    drafter: bool
 
     @property
     def adapter_tokens(self) -> BoolArray:
@@ -121,6 +123,7 @@ class _Structure:
     read_start: IntArray
     ahead: IntArray
     shape: StepShape
+    drafter: bool
 
 
 _DRAFTER = int(RowKind.DRAFTER)
@@ -180,6 +183,7 @@ def _derive(rows: Rows) -> _Structure:
         read_start=starts_of(counts),
         ahead=(~bidirectional[readout]).astype(np.int64),
         shape=_shape(rows, len(leads)),
+        drafter=bool((rows.kind == _DRAFTER).any()),
     )
 
 
@@ -210,6 +214,7 @@ def pack(
         chunks=chunks or [],
         main=np.empty(0, np.int64) if main is None else main,
         shape=known.shape,
+        drafter=known.drafter,
     )
 
 
@@ -223,11 +228,16 @@ def split_drafter(step: PackedStep) -> tuple[PackedStep | None, PackedStep | Non
     theirs = np.repeat(drafter, counts)
     if not drafter.any():
         return step, None, theirs
-    part = _take_rows(step, drafter)
-    return (None if drafter.all() else _take_rows(step, ~drafter)), part, theirs
+    part = take_rows(step, drafter)
+    return (None if drafter.all() else take_rows(step, ~drafter)), part, theirs
 
 
-def _take_rows(step: PackedStep, kept: BoolArray) -> PackedStep:
+def take_rows(step: PackedStep, kept: BoolArray, *, orphans: bool = False) -> PackedStep:
+    """The step of some of its rows.
+
+    Args:
+        orphans: cut the ties to parents, some of which may be left out; for read-outs only.
+    """
     rows = step.rows
     place = np.cumsum(kept) - 1
     columns = {
@@ -236,6 +246,8 @@ def _take_rows(step: PackedStep, kept: BoolArray) -> PackedStep:
         if name not in ("tokens", "parent")
     }
     parent = rows.parent[kept]
+    if orphans:
+        parent, columns["parent_len"] = parent * 0 - 1, parent * 0
     prefix = np.zeros(int(rows.request.max()) + 1, np.int64)
     prefix[step.slots] = step.prefix
     chosen = Rows(
@@ -248,7 +260,7 @@ def _take_rows(step: PackedStep, kept: BoolArray) -> PackedStep:
 
 def shapes_of(step: PackedStep) -> list[StepShape]:
     """The forwards of a step as the cost table knows them: the target's, and the drafter's."""
-    if not (step.rows.kind == _DRAFTER).any():
+    if not step.drafter:
         return [shape_of(step)]
     target, drafter, _ = split_drafter(step)
     return [shape_of(part) for part in (target, drafter) if part is not None]
@@ -256,7 +268,8 @@ def shapes_of(step: PackedStep) -> list[StepShape]:
 
 def shape_of(step: PackedStep) -> StepShape:
     """One forward as the cost table knows it."""
-    return replace(step.shape, kv_tokens=int(step.prefix.sum()))
+    one, kv = step.shape, int(step.prefix.sum())
+    return StepShape(one.kind, one.requests, one.query_tokens, kv, one.block_size, one.branches)
 
 
 def _shape(rows: Rows, requests: int) -> StepShape:

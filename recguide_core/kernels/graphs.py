@@ -47,11 +47,13 @@ class GraphReport:
 
     Attributes:
         replays, eager: forwards run either way; reasons: why, and how often, for the eager ones.
+        reread: steps of which some rows were read out again by torch (sampling, logprobs).
         captured: keys with a graph; bytes: memory that they hold.
     """
 
     replays: int = 0
     eager: int = 0
+    reread: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
     captured: list[GraphKey] = field(default_factory=list)
     bytes: int = 0

@@ -44,6 +44,14 @@ class OutputHead:
             self._project(hidden[lo:hi], logits)
             ops.readout(logits, into.rows(lo, hi))
 
+    def project(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits fp32 [n, V]; up to `rows` rows lie in the shared buffer, until the next call."""
+        logits = self.logits[: len(hidden)]
+        if len(hidden) > self.rows:
+            logits = logits.new_empty((len(hidden), logits.shape[1]))
+        self._project(hidden, logits)
+        return logits
+
     def _project(self, hidden: torch.Tensor, logits: torch.Tensor) -> None:
         if hidden.dtype == torch.float32:
             torch.mm(hidden, self.weight.T, out=logits)

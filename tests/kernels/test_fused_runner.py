@@ -22,7 +22,7 @@ from recguide_core.kernels.ops import TorchRoundOps
 from recguide_core.model.lora import DraftAdapter
 from recguide_core.model.registry import load_model
 from recguide_core.policy.branches import BranchRule
-from recguide_core.records import Request, Sampling
+from recguide_core.records import Finished, Request, Sampling
 
 TEXTS = ("12 + 30 = ", "List three fruits.", "Say hello.")
 
@@ -85,13 +85,77 @@ def test_same_tokens_as_the_torch_runner(model, planner) -> None:
     engine.pool.check_integrity()
 
 
-def test_what_the_kernels_do_not_serve_runs_eagerly(model) -> None:
-    sampling = Sampling(temperature=0.8, seed=3)
-    want = finish(engine_for(model, ArPlanner()), model, sampling=sampling, logprobs=2)
+SAMPLED = (
+    Sampling(temperature=0.8, seed=3),
+    Sampling(temperature=1.3, top_p=0.7, seed=2**40 + 5),
+    Sampling(temperature=0.9, top_k=5, min_p=0.05, seed=9),
+    Sampling(logit_bias=((40, 8.0), (41, -8.0))),
+)
+
+
+def served(engine: Engine, model, wishes: list[dict]) -> dict[str, Finished]:
+    """Requests with different wishes side by side."""
+    for i, options in enumerate(wishes):
+        text = TEXTS[i % len(TEXTS)]
+        prompt = model.tokenizer.encode(model.render([{"role": "user", "content": text}]))
+        engine.submit(Request(str(i), np.array(prompt), max_tokens=14, **options))
+    return {e.key: e.finished for e in engine.run() if e.finished is not None}
+
+
+@pytest.mark.parametrize(
+    "planner",
+    [ArPlanner, lambda: LinearPlanner(8), lambda: OverlapPlanner(8, BranchRule(delta=1.1))],
+    ids=["ar", "linear", "overlap"],
+)
+def test_wishes_of_some_keep_all_in_the_graphs(model, planner) -> None:
+    """Sampling, filters, bias and logprobs beside greedy requests: the torch runner's answers."""
+    wishes = [{}, *({"sampling": s} for s in SAMPLED), {"logprobs": 3}, {}]
+    want = served(engine_for(model, planner()), model, wishes)
+    engine = engine_for(model, planner())
+    runner = engine.executor = fused(engine, capture=FakeCapture())
+    got = served(engine, model, wishes)
+    for key, done in want.items():
+        assert got[key].tokens.tolist() == done.tokens.tolist(), key
+    scored, plain = got["5"], want["5"]
+    assert scored.logprobs == pytest.approx(plain.logprobs, abs=1e-4)
+    ids = [[token for token, _ in pairs] for pairs in scored.top_logprobs]
+    assert ids == [[token for token, _ in pairs] for pairs in plain.top_logprobs]
+    report = runner.graphs.report
+    assert set(report.reasons) <= {"prompt chunk", FIRST}
+    assert report.replays > 0 and report.reread > 0
+
+
+def test_seeded_output_is_that_of_ar_in_graphs(model) -> None:
+    """The noise belongs to the position: every method samples AR's tokens."""
+    wishes = [{"sampling": s} for s in SAMPLED[:3]]
+    want = served(engine_for(model, ArPlanner()), model, wishes)
+    engine = engine_for(model, OverlapPlanner(8, BranchRule(delta=1.1)))
+    engine.executor = fused(engine, capture=FakeCapture())
+    got = served(engine, model, wishes)
+    assert {k: v.tokens.tolist() for k, v in got.items()} == {
+        k: v.tokens.tolist() for k, v in want.items()
+    }
+
+
+def test_wishes_are_read_in_chunks(model) -> None:
+    """A small buffer of logits changes no token."""
+    wishes = [{"sampling": s} for s in SAMPLED]
+    want = served(engine_for(model, LinearPlanner(16)), model, wishes)
+    engine = engine_for(model, LinearPlanner(16))
+    runner = engine.executor = fused(engine, capture=FakeCapture())
+    runner._head.rows = 8
+    got = served(engine, model, wishes)
+    assert {k: v.tokens.tolist() for k, v in got.items()} == {
+        k: v.tokens.tolist() for k, v in want.items()
+    }
+
+
+def test_hidden_states_keep_a_step_out_of_the_graphs(model) -> None:
     engine = engine_for(model, ArPlanner())
     runner = engine.executor = fused(engine)
-    assert finish(engine, model, sampling=sampling, logprobs=2) == want
-    assert runner.graphs.report.reasons["sampling or logit bias"] > 10
+    engine.ledger.needs.hidden = True
+    finish(engine, model)
+    assert set(runner.graphs.report.reasons) == {"hidden states"}
 
 
 def test_self_test_passes_and_fails_for_cause(model) -> None:
