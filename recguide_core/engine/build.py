@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from recguide_core.engine.rows import PrefillChunk, ragged_arange, starts_of
@@ -51,24 +53,38 @@ def build_rows(
 
 def _one_row_each(plan: Plan, table: RequestTable, mask_id: int) -> tuple[Rows, IntArray]:
     """The steady state of plain methods: no prompt chunk, no branch, nobody idles."""
-    act, n = plan.act, len(plan.who)
+    act, who = plan.act, plan.who
     verify = act == Act.VERIFY
+    main, orphan, nothing, everything = _columns(len(who))
     rows = Rows(
-        request=plan.who,
+        request=who,
         length=plan.block,
-        start=table.committed[plan.who],
-        parent=np.full(n, -1, np.int64),
-        parent_len=np.zeros(n, np.int64),
+        start=table.committed.take(who),
+        parent=orphan,
+        parent_len=nothing,
         bidirectional=~verify,
         adapter=act == Act.DRAFT,
         commit=verify,
-        readout=np.full(n, Readout.ALL, np.int64),
-        kind=_KIND_OF[act],
-        tokens=np.full(int(plan.block.sum()), mask_id, np.int64),
+        readout=everything,
+        kind=_KIND_OF.take(act),
+        tokens=nothing,
     )
-    main = np.arange(n)
+    width = int(plan.block[0]) if len(who) else 0
+    if verify.all() and (plan.block == width).all():
+        rows.tokens = table.draft.take(who, axis=0)[:, :width].ravel()
+        return rows, main
+    rows.tokens = np.full(int(plan.block.sum()), mask_id, np.int64)
     _place_tokens(rows, starts_of(rows.length), plan, table, main)
     return rows, main
+
+
+@functools.cache
+def _columns(n: int) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Index, parent, parent_len and readout of n plain rows; shared, so never written to."""
+    columns = np.arange(n), np.full(n, -1), np.zeros(n, np.int64), np.full(n, Readout.ALL, np.int64)
+    for column in columns:
+        column.flags.writeable = False
+    return columns
 
 
 def _place_main(

@@ -41,7 +41,6 @@ from recguide_core.records import (
     Plan,
     Request,
     RequestTable,
-    Source,
 )
 
 
@@ -168,7 +167,7 @@ class EngineCore:
         chunks = self.scheduler.chunks(
             {i: planner.first_draft for i, planner in enumerate(self.planners)}
         )
-        if not chunks and not (plan.act != Act.IDLE).any():
+        if not chunks and not plan.act.any():
             return []
         rows, main = build_rows(plan, chunks, self.table, self.mask_id)
         step = pack(rows, self.table.committed, chunks, main)
@@ -182,9 +181,9 @@ class EngineCore:
         return events
 
     def _execute(self, step: PackedStep) -> StepReadings:
-        slots = step.slots.tolist()
-        for slot, count in zip(slots, np.diff(step.offset).tolist(), strict=True):
-            self.pages.begin(slot, count)
+        slots, first = step.slots.tolist(), step.offset.tolist()
+        for i, slot in enumerate(slots):
+            self.pages.begin(slot, first[i + 1] - first[i])
         try:
             return self.executor.execute(step, self.ledger.needs)
         except BaseException:
@@ -202,8 +201,8 @@ class EngineCore:
     def _plan(self) -> Plan:
         began = time.perf_counter()
         who = self.scheduler.ready()
-        asked = self.table.planner[who]
-        if len(self.planners) == 1 or not len(who) or (asked == asked[0]).all():
+        asked = self.table.planner.take(who)
+        if not len(who) or (asked == asked[0]).all():
             index = int(asked[0]) if len(who) else 0
             plan = self.planners[index].plan(self.table, who, self.load)
         else:
@@ -226,24 +225,22 @@ class EngineCore:
             view = RoundView(table, plan, step, readings, outcome, verified, keys)
             for observer in self.observers:
                 observer.on_rounds(view)
-        sources = table.draft_source[outcome.who]
-        sources[~table.has_draft[outcome.who]] = Source.NONE
-        margins = table.margin[outcome.who] if len(outcome.who) else table.margin[:0]
-        advance(table, outcome)
+        who = outcome.who
+        sources = table.draft_source.take(who) * table.has_draft.take(who)
+        margins = table.margin.take(who, axis=0)
+        if len(who):
+            advance(table, outcome)
         take_over(table, plan, step, outcome, verified, readings)
-        if len(outcome.who):
-            last = verified.tokens[np.arange(len(outcome.who)), outcome.matched]
-            set_seed(table, outcome.who, last)
-        drafting = (plan.act == Act.DRAFT) | (plan.act == Act.DRAFTER)
-        for slot in plan.who[drafting].tolist():
-            self.pages.commit(slot, 0)
-            self.scheduler.running[slot].forwards += 1
-        self.counters.rounds += len(outcome.who)
-        self.counters.matched += int(outcome.matched.sum())
-        for i in range(len(outcome.who)):
-            events.append(
-                self.ledger.emit_round(i, outcome, verified, sources, margins[i], readings)
-            )
+        if len(who) < len(plan.who):
+            drafting = (plan.act == Act.DRAFT) | (plan.act == Act.DRAFTER)
+            for slot in plan.who[drafting].tolist():
+                self.pages.commit(slot, 0)
+                self.scheduler.running[slot].forwards += 1
+        if len(who):
+            set_seed(table, who, verified.tokens[np.arange(len(who)), outcome.matched])
+            self.counters.rounds += len(who)
+            self.counters.matched += int(outcome.matched.sum())
+            events += self.ledger.emit_rounds(outcome, verified, sources, margins, readings)
         return events
 
 

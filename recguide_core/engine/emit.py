@@ -10,6 +10,11 @@ import numpy as np
 from recguide_core.engine.scheduler import Live
 from recguide_core.records import Finish, Finished, Origin
 
+# Plain integers: looking up an enum member costs as much as the rest of a short round.
+_AR, _DRAFT, _BONUS, _CORRECTION = (
+    int(o) for o in (Origin.AR, Origin.DRAFT, Origin.BONUS, Origin.CORRECTION)
+)
+
 
 def cut_at_stop(
     live: Live, tokens: list[int], eos_ids: frozenset[int]
@@ -42,9 +47,9 @@ def cut_at_stop(
 def origins_of(width: int, matched: int, count: int) -> list[int]:
     """Origin of each of the first `count` tokens of a round."""
     if width == 1:
-        return [int(Origin.AR)] * count
-    last = Origin.BONUS if matched == width - 1 else Origin.CORRECTION
-    return ([int(Origin.DRAFT)] * matched + [int(last)])[:count]
+        return [_AR] * count
+    last = _BONUS if matched == width - 1 else _CORRECTION
+    return ([_DRAFT] * matched + [last])[:count]
 
 
 def finished(live: Live, finish: Finish, error: str | None = None) -> Finished:

@@ -13,6 +13,7 @@ from recguide_core.engine.settle import Verified, set_seed, take_drafts
 from recguide_core.records import (
     Finish,
     Finished,
+    FloatArray,
     IntArray,
     Origin,
     Outcome,
@@ -21,7 +22,7 @@ from recguide_core.records import (
     Source,
 )
 
-_OWN_DRAFTS = (Source.NONE, Source.DRAFT, Source.DRAFTER)
+_OWN_DRAFTS = frozenset({int(Source.NONE), int(Source.DRAFT), int(Source.DRAFTER)})
 
 
 class Ledger:
@@ -44,34 +45,65 @@ class Ledger:
         self.by_key[request.key] = live
         self.scheduler.add(live)
 
-    def emit_round(
+    def emit_rounds(
         self,
-        i: int,
         outcome: Outcome,
         verified: Verified,
         sources: IntArray,
-        margins: np.ndarray,
+        margins: FloatArray,
         readings: StepReadings,
+    ) -> list[Event]:
+        """What the rounds of a step gave out.
+
+        Args:
+            sources: of the verified drafts [m]; margins: of their tokens [m, MAX_BLOCK].
+        """
+        faulty = np.isnan(verified.entropy).any(axis=1)
+        if faulty.any():
+            # Decisions behind the first mismatch are nobody's, whatever they read.
+            judged = np.arange(verified.entropy.shape[1]) <= outcome.matched[:, None]
+            faulty = (np.isnan(verified.entropy) & judged).any(axis=1)
+        # Once for all requests: numpy scalars cost more than the rest of a short round.
+        columns = (
+            outcome.who,
+            outcome.matched,
+            outcome.width,
+            sources,
+            outcome.entropy,
+            outcome.hit,
+            verified.read_from,
+            faulty,
+            verified.tokens,
+            margins[:, : verified.tokens.shape[1]],
+        )
+        rounds = zip(*(column.tolist() for column in columns), strict=True)
+        return [self._emit_round(readings, *one) for one in rounds]
+
+    def _emit_round(
+        self,
+        readings: StepReadings,
+        slot: int,
+        matched: int,
+        width: int,
+        source: int,
+        entropy: float,
+        hit: int,
+        read: int,
+        faulty: bool,
+        tokens: list[int],
+        margins: list[float],
     ) -> Event:
-        slot, matched = int(outcome.who[i]), int(outcome.matched[i])
-        width, live = int(outcome.width[i]), self.scheduler.running[int(outcome.who[i])]
-        self.scheduler.pages.commit(slot, matched + 1)
+        live, accepted = self.scheduler.running[slot], matched + 1
+        self.scheduler.pages.commit(slot, accepted)
         live.rounds += 1
         live.forwards += 1
-        live.reused += int(sources[i] not in _OWN_DRAFTS)
-        window = verified.tokens[i, : matched + 1].tolist()
-        event = self._emit(
-            live,
-            window,
-            emit.origins_of(width, matched, matched + 1),
-            int(verified.read_from[i]),
-            readings,
-            faulty=bool(np.isnan(verified.entropy[i, : matched + 1]).any()),
-        )
+        live.reused += source not in _OWN_DRAFTS
+        origins = emit.origins_of(width, matched, accepted)
+        event = self._emit(live, tokens[:accepted], origins, read, readings, faulty)
         live.round_tokens += len(event.tokens)
-        event.block, event.accepted, event.source = width, matched + 1, int(sources[i])
-        event.margins = [*margins[1 : matched + 1].tolist(), 1.0][: len(event.tokens)]
-        event.entropy, event.hit = float(outcome.entropy[i]), int(outcome.hit[i])
+        event.block, event.accepted, event.source = width, accepted, source
+        event.margins = [*margins[1:accepted], 1.0][: len(event.tokens)]
+        event.entropy, event.hit = entropy, hit
         if event.finished is not None:
             event.finished.round_tokens = live.round_tokens
         return event

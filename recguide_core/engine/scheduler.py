@@ -123,10 +123,9 @@ class Scheduler:
         """
         budget = self.settings.max_tokens_per_step
         out: list[PrefillChunk] = []
-        for live in sorted(self.running.values(), key=lambda one: one.order):
+        open_ = [one for one in self.running.values() if one.prefilled < len(one.context)]
+        for live in sorted(open_, key=lambda one: one.order):
             left = len(live.context) - live.prefilled
-            if left <= 0:
-                continue
             size = min(left, self.settings.prefill_chunk or left)
             if out and size > budget:
                 break
@@ -146,7 +145,7 @@ class Scheduler:
 
     def ready(self) -> IntArray:
         """Slots whose requests can draft or verify, in order of admission, int64 [n]."""
-        slots = np.flatnonzero(self.table.decoding)
+        slots = self.table.decoding.nonzero()[0]
         if len(slots) < 2:
             return slots
         orders = [self.running[s].order for s in slots.tolist()]
@@ -158,14 +157,17 @@ class Scheduler:
         A request that cannot have its branches verifies without them, then with one token;
         the youngest request is preempted before an older one has to wait.
         """
-        need = plan.block + np.where(plan.branch_kind >= 0, plan.branch_block, 0).sum(1)
-        need = np.where(plan.act != Act.IDLE, need, 0)
+        tokens = self.table.committed.take(plan.who) + plan.block
+        if plan.branch_kind.shape[1]:
+            tokens += np.where(plan.branch_kind >= 0, plan.branch_block, 0).sum(1)
+        need, act = tokens.tolist(), plan.act.tolist()
+        before = self.preemptions
         for i, slot in enumerate(plan.who.tolist()):
-            if plan.act[i] == Act.IDLE or slot not in self.running:
+            if act[i] == Act.IDLE or slot not in self.running:
+                continue
+            if self.pages.reserve(slot, need[i]):
                 continue
             committed = int(self.table.committed[slot])
-            if self.pages.reserve(slot, committed + int(need[i])):
-                continue
             plan.branch_kind[i] = -1
             plan.branch_block[i] = 0
             while not self.pages.reserve(slot, committed + int(plan.block[i])):
@@ -174,6 +176,8 @@ class Scheduler:
                     self._shrink(plan, i, slot)
                     break
                 self.preempt(victim)
+        if self.preemptions == before:
+            return plan
         kept = np.array([s in self.running for s in plan.who.tolist()], dtype=bool)
         return plan if kept.all() else take_entries(plan, kept)
 

@@ -14,6 +14,7 @@ from recguide_core.engine.readings import StepReadings
 from recguide_core.engine.rows import PackedStep
 from recguide_core.policy.signals import round_entropy
 from recguide_core.records import (
+    MAX_BLOCK,
     Act,
     BranchKind,
     FloatArray,
@@ -25,6 +26,7 @@ from recguide_core.records import (
 )
 
 _POSITION = int(BranchKind.POSITION)
+_PLACES = np.arange(MAX_BLOCK)
 SOURCE_OF = np.array([Source.CORRECTION, Source.CONTINUATION, Source.POSITION, Source.FIRST])
 
 
@@ -47,8 +49,9 @@ class Verified:
 
 def _grid(values: np.ndarray, first: IntArray, width: int) -> np.ndarray:
     """values[first + 0 .. first + width - 1] of each row; indices past the end are clipped."""
-    index = first[:, None] + np.arange(width)
-    return np.asarray(values[np.minimum(index, len(values) - 1)])
+    if width == 1:
+        return values.take(first)[:, None]
+    return np.asarray(values.take(first[:, None] + _PLACES[:width], mode="clip"))
 
 
 def judge(
@@ -66,24 +69,22 @@ def judge(
     Args:
         entropy_positions: most decisions that e_t averages over (Eq. 2).
     """
-    entry = np.flatnonzero(plan.act == Act.VERIFY)
-    who, width = plan.who[entry], plan.block[entry]
+    entry = (plan.act == Act.VERIFY).nonzero()[0]
+    who, width = plan.who.take(entry), plan.block.take(entry)
     most = int(width.max()) if len(width) else 1
-    first = step.read_start[step.main[entry]]
+    first = step.read_start.take(step.main.take(entry))
     tokens = _grid(readings.token, first, most)
     entropy = _grid(readings.entropy, first, most)
-    agree = tokens[:, :-1] == table.draft[who, 1:most]
-    agree &= np.arange(1, most) < width[:, None]
-    matched = np.cumprod(agree, axis=1).sum(1) if most > 1 else np.zeros(len(entry), np.int64)
+    if most > 1:
+        agree = tokens[:, :-1] == table.draft.take(who, axis=0)[:, 1:most]
+        agree &= _PLACES[1:most] < width[:, None]
+        matched = np.logical_and.accumulate(agree, axis=1).sum(1)
+        mean = round_entropy(entropy, width, matched, None, entropy_positions)
+    else:
+        # Plain AR steps: the one decision is the round.
+        matched, mean = np.zeros(len(entry), np.int64), entropy[:, 0]
     hit, hit_block = _pick_branch(plan, step, readings, entry, tokens, matched)
-    outcome = Outcome(
-        who=who,
-        width=width,
-        matched=matched,
-        entropy=round_entropy(entropy, width, matched, None, entropy_positions),
-        hit=hit,
-        hit_block=hit_block,
-    )
+    outcome = Outcome(who, width, matched, mean, hit, hit_block)
     return outcome, Verified(entry, tokens, entropy, first)
 
 
@@ -96,10 +97,11 @@ def _pick_branch(
     matched: IntArray,
 ) -> tuple[IntArray, IntArray]:
     branches = plan.branch_kind.shape[1]
-    if not branches or not len(entry):
-        none = np.full(len(entry), -1, np.int64)
-        return none, np.zeros(len(entry), np.int64)
-    kind = plan.branch_kind[entry]
+    kind = plan.branch_kind.take(entry, axis=0)
+    # Used branches come first.
+    if not branches or not (kind[:, 0] >= 0).any():
+        nothing = np.zeros(len(entry), np.int64)
+        return nothing - 1, nothing
     row = step.main[entry][:, None] + 1 + np.arange(branches)
     row = np.minimum(row, len(step.rows.length) - 1)
     predicted = readings.token[np.minimum(step.read_start[row], len(readings.token) - 1)]
@@ -144,8 +146,8 @@ def take_drafts(
     if not len(slots):
         return
     most = int(block.max())
-    used = np.arange(most) < block[:, None]
-    span = (slots[:, None], np.arange(1, most))
+    used = _PLACES[:most] < block[:, None]
+    span = (slots[:, None], _PLACES[1:most])
     inner = used[:, 1:]
     for name, blank in (("alt", -1), ("margin", 1.0), ("confidence", 1.0)):
         values = _grid(getattr(readings, name), read_from, most)[:, 1:]
@@ -166,8 +168,8 @@ def take_over(
     readings: StepReadings,
 ) -> None:
     """Drafts of this step: fresh ones, and the branch that each verified request may reuse."""
-    fresh = np.flatnonzero((plan.act == Act.DRAFT) | (plan.act == Act.DRAFTER))
-    hits = np.flatnonzero(outcome.hit >= 0)
+    fresh = ((plan.act == Act.DRAFT) | (plan.act == Act.DRAFTER)).nonzero()[0]
+    hits = (outcome.hit >= 0).nonzero()[0]
     if not len(fresh) and not len(hits):
         return
     branch = outcome.hit[hits]
