@@ -114,6 +114,7 @@ class SglangTarget:
             "plan_ms": None,
             "query_tokens_per_forward": ratio(more("query_tokens"), steps),
             "drafts": None,
+            "floor": None,
         }
 
     def host_share(self) -> float | None:
@@ -142,6 +143,8 @@ class _Answer:
         self.key = key
         self.tokens: list[int] = []
         self.noted: list[Any] = []
+        self.told = 0
+        """Places whose rounds have been handed on; rounds may be told later than their tokens."""
         self.ended = False
 
     def take(self, part: dict[str, Any]) -> Iterator[ServedEvent]:
@@ -153,13 +156,13 @@ class _Answer:
         self.tokens = [int(token) for token in part["output_ids"]]
         self.noted = list(meta.get("recguide") or self.noted)
         events = [ServedEvent(self.key, self.tokens[seen:])]
-        for place in range(seen, min(len(self.noted), len(self.tokens))):
-            if self.noted[place] is not None:
-                block, accepted, source, _ = self.noted[place]
+        known = min(len(self.noted), len(self.tokens))
+        for about in self.noted[self.told : known]:
+            if about is not None:
                 if events[-1].block:
                     events.append(ServedEvent(self.key, []))
-                events[-1].block, events[-1].accepted = block, accepted
-                events[-1].source = source
+                events[-1].block, events[-1].accepted, events[-1].source = about[:3]
+        self.told = max(self.told, known)
         reason = meta.get("finish_reason")
         if reason is not None:
             events[-1].finished = self._finished(reason)

@@ -58,7 +58,9 @@ class Scripted(BaseHTTPRequestHandler):
         return None
 
     def _answer(self, count, reason):
-        meta = {"finish_reason": reason, "recguide": ROUNDS[:count]}
+        meta = {"finish_reason": reason}
+        if reason or self.server.mode != "late":
+            meta["recguide"] = ROUNDS[:count]
         return {"output_ids": list(range(10, 10 + count)), "meta_info": meta}
 
     def _part(self, part):
@@ -94,7 +96,9 @@ def measure(server, cell, count=2):
     return rows, target.window_record()
 
 
-def test_tokens_rounds_and_counters_of_an_answer(server):
+@pytest.mark.parametrize("mode", ["well", "late"])
+def test_tokens_rounds_and_counters_of_an_answer(server, mode):
+    server.mode = mode
     rows, counted = measure(server, Cell("overlap", 4, 2))
     for row in rows:
         assert row.tokens == [10, 11, 12, 13, 14, 15]
