@@ -11,7 +11,7 @@ runs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -89,6 +89,7 @@ class PlannedRounds:
         self.state.copy_(state)
         self._host.copy_(self._flat)
         self.tokens = 0
+        self._ended: set[int] = set()
         self._settle_on_a_plan()
 
     @property
@@ -119,9 +120,17 @@ class PlannedRounds:
         self.launch()
         return self.collect()
 
+    def end(self, slots: Sequence[int]) -> None:
+        """Requests that ended on the host; see `DeviceRounds.end`."""
+        # The plan in place may be on its way up: it is not touched.
+        self.state.live[list(slots)] = 0
+        self._ended.update(slots)
+
     def _settle_on_a_plan(self) -> None:
         slots = len(self.state.live)
         state = RoundState.over(self._host[: self._cut], slots)
+        # A copy that was already on its way does not know of them.
+        state.live[list(self._ended)] = 0
         plan = RoundPlan.over(self._plan_host, slots)
         self._decide(state, Emitted.over(self._host[self._cut :], slots), plan)
         branches = torch.where(plan.kind >= 0, plan.branch_block, 0).sum()

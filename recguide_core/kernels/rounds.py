@@ -12,7 +12,7 @@ next step and its token count. The host waits once a step, for that count and fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -129,6 +129,14 @@ class DeviceRounds:
         """Run one step; afterwards `tokens` is the size of the next one."""
         self.launch()
         return self.collect()
+
+    def end(self, slots: Sequence[int]) -> None:
+        """Requests that ended on the host: a stop string, an abort, a client that left.
+
+        From the next launch on they emit nothing; rows that were packed for them already run
+        once more and leave no trace in the record.
+        """
+        self.state.live[list(slots)] = 0
 
     def _forward(self, tokens: int) -> DeviceForward:
         if tokens not in self._forwards:

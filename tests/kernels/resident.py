@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,15 +55,29 @@ def started(model, build: Callable, change: Callable[[RoundState], None] = lambd
     return build(transformer, make, pools, table, state, graphs), seeds
 
 
-def drained(model, build: Callable, change: Callable[[RoundState], None] = lambda state: None):
-    """Emitted tokens of every request, the loop, and the number of steps."""
+def drained(
+    model,
+    build: Callable,
+    change: Callable[[RoundState], None] = lambda state: None,
+    look: Callable[[Any, list[list[int]]], None] = lambda rounds, out: None,
+):
+    """Emitted tokens of every request, the loop, and the number of steps.
+
+    As a server would run it: the next step is on its way when tokens are handed out, and only then
+    can the host see (`look`) that a request has ended.
+    """
     with torch.inference_mode():
         rounds, out = started(model, build, change)
         steps = 0
+        if not rounds.done:
+            rounds.launch()
         while not rounds.done:
-            emitted = rounds.step()
+            emitted = rounds.collect()
             steps += 1
+            if not rounds.done:
+                rounds.launch()
             for tokens, count, mine in zip(emitted.tokens, emitted.count, out, strict=True):
                 mine.extend(tokens[: int(count)].tolist())
+            look(rounds, out)
             assert steps < 10 * BUDGET
     return out, rounds, steps

@@ -7,7 +7,10 @@ import pytest
 import torch
 from resident import BUDGET, CONTEXT, PAGE, PROMPTS, drained, prompts_of
 
+from recguide_core.engine.device_policy import HostPlan
+from recguide_core.engine.planners_overlap import OverlapPlanner
 from recguide_core.kernels.choose_torch import RoundRule
+from recguide_core.kernels.planned_rounds import PlannedRounds
 from recguide_core.kernels.rounds import DeviceRounds, RoundSettings
 from recguide_core.model.registry import load_model
 
@@ -68,6 +71,56 @@ def test_every_method_gives_the_tokens_of_ar(model, reference, settings) -> None
     if settings.rule.tidar:
         # A full set of branches always contains the one that came true.
         assert reused >= done - 2 * len(out)
+
+
+LOOPS = {
+    "fixed": lambda *parts: DeviceRounds(
+        *parts[:-1], RoundSettings(RoundRule(corrections=2, continuation=True), 8), parts[-1]
+    ),
+    "planned": lambda *parts: PlannedRounds(
+        *parts[:-1], HostPlan(OverlapPlanner(8), len(PROMPTS), 3), parts[-1]
+    ),
+}
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_stop_ids_end_one_request_and_leave_the_others(model, reference, loop) -> None:
+    """The stop id of a request ends it at that token, wherever in a window it falls."""
+    longest = max(range(len(reference)), key=lambda r: len(reference[r]))
+    whole = reference[longest]
+    for at in (2, 5, 9):
+        stop = whole[at]
+
+        def change(state, stop=stop) -> None:
+            state.stop_ids[longest, 3] = stop
+
+        out, rounds, _ = drained(model, LOOPS[loop], change)
+        first = whole.index(stop, 1)
+        assert out[longest] == whole[: first + 1]
+        assert [o for r, o in enumerate(out) if r != longest] == [
+            w for r, w in enumerate(reference) if r != longest
+        ]
+        assert not int(rounds.state.live[longest])
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_stop_found_by_the_host_ends_one_request(model, reference, loop) -> None:
+    """A stop string shows when tokens are handed out, while the next step is on its way."""
+    longest = max(range(len(reference)), key=lambda r: len(reference[r]))
+    ended: list[int] = []
+
+    def look(rounds, out) -> None:
+        if not ended and len(out[longest]) >= 4:
+            ended.append(len(out[longest]))
+            rounds.end([longest])
+
+    out, rounds, _ = drained(model, LOOPS[loop], look=look)
+    # The step on its way may still bring tokens, which the caller drops; none comes after it.
+    assert len(out[longest]) <= ended[0] + 8
+    assert out[longest] == reference[longest][: len(out[longest])]
+    for r, want in enumerate(reference):
+        assert r == longest or out[r] == want
+    assert not int(rounds.state.live[longest])
 
 
 def test_branches_leave_no_trace_in_the_pool(model) -> None:
