@@ -214,11 +214,11 @@ def _floor_remarks(rows: Sequence[dict[str, Any]], peaks: dict[str, Any] | None)
     if not found or peaks is None:
         return []
     steps = ", ".join(
-        f"{cell_of(row).key} {row['step_ms']:.2f} ms of {row['floor']['ms']:.2f} "
+        f"{cell_of(row).key} {row['floor']['ms']:.2f} / {row['step_ms']:.2f} "
         f"({row['floor']['achieved']:.0%}, {row['floor']['bound']})"
         for row in found
     )
-    return [f"A step against its physical floor: {steps}. {peaks_text(peaks)}."]
+    return [f"Physical floor / time of a step, ms: {steps}. {peaks_text(peaks)}."]
 
 
 def _losing(rows: Sequence[dict[str, Any]]) -> list[str]:

@@ -79,7 +79,7 @@ class EngineTarget:
             batching=config.batching,
         )
         self._config = config
-        self._emitted = 0
+        self._emitted, self._idle = 0, 0.0
         # A second model's forwards are no part of the target's floor.
         self._peaks = None if cell.method == "dflash" else peaks
         settings = engine_settings(config, cell.concurrency)
@@ -100,7 +100,9 @@ class EngineTarget:
         return self.engine.clock.now()
 
     def wait_until(self, moment: float) -> None:
+        began = self.now()
         self.engine.clock.wait_until(moment)
+        self._idle += self.now() - began
 
     def open_window(self) -> None:
         """Warm-up is over: what is kept of steps from here on belongs to the window."""
@@ -109,14 +111,15 @@ class EngineTarget:
         self.engine.observers = [self.drafts]
         self._before = replace(self.engine.counters)
         self._opened = self.now()
-        self._emitted = 0
+        self._emitted, self._idle = 0, 0.0
 
     def window_record(self) -> dict[str, Any]:
         """What the engine counted since the window opened; times are of the run's clock."""
         counters, before = self.engine.counters, self._before
         steps = counters.steps - before.steps
         tokens = counters.query_tokens - before.query_tokens
-        seconds = self.now() - self._opened
+        # Without arrivals there are no steps.
+        seconds = self.now() - self._opened - self._idle
         planned = counters.plan_seconds - before.plan_seconds
         return {
             "steps": steps,

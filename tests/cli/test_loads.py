@@ -47,6 +47,10 @@ def test_a_trace_is_replayed_with_its_lengths_and_moments(recguide, tmp_path):
     trace = record["run"]["trace"]
     assert (trace["unit"], trace["seconds"], trace["requests"]) == ("ms", 4.5, 4)
     assert "timestamps in ms" in result.stderr
+    # Steps are timed while there is work; a faster replay has the same steps at most closer.
+    slow, quick = (row["step_ms"] for row in record["rows"])
+    assert slow == pytest.approx(quick, rel=0.3)
+    assert slow * record["rows"][0]["steps"] < 1e3
     keys = [row.key for row in rows]
     assert keys[0] == "linear/16@4,x1#0"
     assert len(set(keys)) == 8

@@ -124,9 +124,14 @@ def _metric(row: dict[str, Any], name: str) -> float | None:
 def peaks_text(peaks: dict[str, Any]) -> str:
     """The device's peaks in a line."""
     return (
-        f"{peaks['device']}: {peaks['bandwidth'] / 1e9:,.1f} GB/s, "
-        f"{peaks['flops'] / 1e9:,.1f} GFLOP/s ({peaks['source']})"
+        f"{peaks['device']}: {_scaled(peaks['bandwidth'])}B/s, {_scaled(peaks['flops'])}FLOP/s "
+        f"({peaks['source']})"
     )
+
+
+def _scaled(rate: float) -> str:
+    """A rate in G or T, such as `71.7 G`."""
+    return f"{rate / 1e12:,.3g} T" if rate >= 1e12 else f"{rate / 1e9:,.3g} G"
 
 
 def _value(value: float | None, digits: int) -> str:
