@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
+
 from recguide_core.engine.readings import ReadoutNeeds
 from recguide_core.engine.rows import PackedStep
 from recguide_core.engine.runner import PreparedStep, TorchRunner
@@ -9,6 +13,19 @@ from recguide_core.kernels.attention_torch import PackedLayout
 from recguide_core.kernels.flashinfer_ranges import FlashInferAttention, why_not
 from recguide_core.kvcache import KVPool
 from recguide_core.model.registry import LoadedModel
+
+
+@dataclass(frozen=True, slots=True)
+class _Uniform:
+    """Attention of one step; the wrapper is planned anew when another step used it last."""
+
+    shared: FlashInferAttention
+    layout: PackedLayout
+
+    def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        if self.shared.layout is not self.layout:
+            self.shared.prepare(self.layout)
+        return self.shared.attend(layer, q, k, v)
 
 
 class FlashInferRunner(TorchRunner):
@@ -30,6 +47,5 @@ class FlashInferRunner(TorchRunner):
         if reason is not None:
             self.refused[reason] = self.refused.get(reason, 0) + 1
             return prepared
-        self._flashinfer.prepare(layout)
-        prepared.attention = self._flashinfer
+        prepared.attention = _Uniform(self._flashinfer, layout)
         return prepared

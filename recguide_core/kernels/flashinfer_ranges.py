@@ -92,6 +92,7 @@ class FlashInferAttention:
 
         self.pool = pool
         self.group = group
+        self.layout: PackedLayout | None = None
         keys = pool.k[0]
         space = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=keys.device)
         self._wrapper: Any = Wrapper(
@@ -101,6 +102,7 @@ class FlashInferAttention:
 
     def prepare(self, layout: PackedLayout) -> None:
         """Plan one forward; all its layers share the plan."""
+        self.layout = layout
         keys = self.pool.k[0]
         plan = ranges_plan(layout, self.pool)
         self._slots = torch.from_numpy(plan.slots).to(keys.device)
