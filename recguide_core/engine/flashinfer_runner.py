@@ -10,7 +10,12 @@ from recguide_core.engine.readings import ReadoutNeeds
 from recguide_core.engine.rows import PackedStep
 from recguide_core.engine.runner import PreparedStep, TorchRunner
 from recguide_core.kernels.attention_torch import PackedLayout
-from recguide_core.kernels.flashinfer_ranges import FlashInferAttention, why_not
+from recguide_core.kernels.flashinfer_ranges import (
+    FlashInferAttention,
+    RangesPlan,
+    ranges_plan,
+    why_not,
+)
 from recguide_core.kvcache import KVPool
 from recguide_core.model.registry import LoadedModel
 
@@ -20,11 +25,11 @@ class _Uniform:
     """Attention of one step; the wrapper is planned anew when another step used it last."""
 
     shared: FlashInferAttention
-    layout: PackedLayout
+    plan: RangesPlan
 
     def attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        if self.shared.layout is not self.layout:
-            self.shared.prepare(self.layout)
+        if self.shared.planned is not self.plan:
+            self.shared.prepare(self.plan)
         return self.shared.attend(layer, q, k, v)
 
 
@@ -47,5 +52,5 @@ class FlashInferRunner(TorchRunner):
         if reason is not None:
             self.refused[reason] = self.refused.get(reason, 0) + 1
             return prepared
-        prepared.attention = _Uniform(self._flashinfer, layout)
+        prepared.attention = _Uniform(self._flashinfer, ranges_plan(layout, self.pool))
         return prepared

@@ -92,7 +92,7 @@ class FlashInferAttention:
 
         self.pool = pool
         self.group = group
-        self.layout: PackedLayout | None = None
+        self.planned: RangesPlan | None = None
         keys = pool.k[0]
         space = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=keys.device)
         self._wrapper: Any = Wrapper(
@@ -100,11 +100,10 @@ class FlashInferAttention:
             head_dim_qk=keys.shape[2], head_dim_vo=keys.shape[2],
         )  # fmt: skip
 
-    def prepare(self, layout: PackedLayout) -> None:
+    def prepare(self, plan: RangesPlan) -> None:
         """Plan one forward; all its layers share the plan."""
-        self.layout = layout
+        self.planned = plan
         keys = self.pool.k[0]
-        plan = ranges_plan(layout, self.pool)
         self._slots = torch.from_numpy(plan.slots).to(keys.device)
         self._ranges = torch.from_numpy(plan.ranges).to(keys.device)
         host = (plan.qo_indptr, plan.kv_indptr, plan.kv_indices, plan.last_page_len)

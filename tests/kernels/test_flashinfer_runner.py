@@ -67,7 +67,7 @@ def test_attention_equals_the_torch_twin(flashinfer, seed: int, page: int) -> No
     k, v = torch.randn(2, total, 2, 16, generator=g)
     want = TorchAttention(other, layout, 4).attend(0, q, k, v)
     ours = FlashInferAttention(pool, 4)
-    ours.prepare(layout)
+    ours.prepare(ranges_plan(layout, pool))
     assert flashinfer.planned == 1
     got = ours.attend(0, q, k, v)
     assert torch.allclose(got, want, atol=1e-5)

@@ -8,7 +8,7 @@ import torch
 from recguide_core.kernels.attention_torch import PackedLayout
 from recguide_core.kernels.check.bench import Bench
 from recguide_core.kernels.check.correctness import ATTENTION_LIMIT, geometry
-from recguide_core.kernels.flashinfer_ranges import FlashInferAttention
+from recguide_core.kernels.flashinfer_ranges import FlashInferAttention, ranges_plan
 from recguide_core.kernels.ops import PageTable
 from recguide_core.kernels.ops_triton import TritonRoundOps
 from recguide_core.kvcache import KVPool
@@ -18,7 +18,10 @@ PAGE = 16
 
 def compare(bench: Bench) -> None:
     """Verify and draft batches at several sizes."""
-    for C, B, P, draft in ((1, 16, 2048, False), (8, 8, 800, True), (32, 16, 800, False)):
+    cases = ((1, 16, 2048, False), (8, 8, 800, True), (32, 16, 800, False))
+    if bench.tiny:
+        cases = ((1, 5, 33, False), (3, 4, 20, True))
+    for C, B, P, draft in cases:
         if bench.spent:
             return
         _one(bench, C, B, P, draft)
@@ -45,7 +48,7 @@ def _one(bench: Bench, C: int, B: int, P: int, draft: bool) -> None:
     qkv = torch.randn(shape, device=bench.device).to(bench.dtype)
     q, k, v = qkv[:, : g.heads], qkv[:, g.heads : -g.kv_heads], qkv[:, -g.kv_heads :]
     theirs = FlashInferAttention(pool, g.group)
-    theirs.prepare(layout)
+    theirs.prepare(ranges_plan(layout, pool))
     want = theirs.attend(0, q, k, v).view(T, g.heads, g.head_dim)
     table = PageTable(
         torch.tensor([p for r in range(C) for p in pool.page_list(r)], dtype=torch.int32).to(
@@ -57,7 +60,7 @@ def _one(bench: Bench, C: int, B: int, P: int, draft: bool) -> None:
         ).to(bench.device),
         PAGE,
     )
-    ops = TritonRoundOps(g, T, C, bench.device, bench.processors)
+    ops = TritonRoundOps(g, T, C, bench.device, bench.processors, exact=bench.tiny)
     ops.prepare(
         torch.tensor(offset, dtype=torch.int32, device=bench.device),
         torch.full((C,), P, dtype=torch.int32, device=bench.device),
