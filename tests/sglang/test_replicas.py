@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 pytest.importorskip("sglang", reason="needs the SGLang environment: make test-sglang")
-pytestmark = pytest.mark.slow
 
 from engines import CHECKS, HERE
 
@@ -17,6 +16,7 @@ from recguide_core.sglang_plugin.launch import ServerConfig
 from recguide_core.sglang_plugin.server import free_port, running_server
 from recguide_core.sglang_plugin.settings import PluginSettings
 
+pytestmark = pytest.mark.slow
 TOKENS = 24
 
 

@@ -60,3 +60,22 @@ def test_a_fault_in_the_block_stops_the_server_too(start):
     with pytest.raises(ZeroDivisionError), start(ANSWERS) as (address, _):
         1 / 0  # noqa: B018
     assert not server._answers(address)
+
+
+def test_a_kernel_library_without_cuda_is_named(start):
+    code = "raise SystemExit('ImportError: no module named common_ops')"
+    with pytest.raises(RecGuideError) as caught, start(code):
+        pass
+    assert "tests/sglang/shims" in caught.value.remedy
+
+
+def test_a_server_is_stopped_once_its_file_is_there(monkeypatch, tmp_path):
+    code = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).write_text('x'); time.sleep(600)"
+    wanted = tmp_path / "result"
+    argv = [sys.executable, "-c", code, str(wanted)]
+    monkeypatch.setattr(server, "server_command", lambda *a, **k: Command(argv, {}, []))
+    ticks = []
+    began = time.monotonic()
+    server.wait_for_file(ServerConfig("nld-tiny"), wanted, tick=lambda: ticks.append(1))
+    assert wanted.read_text() == "x" and ticks
+    assert time.monotonic() - began < 60
