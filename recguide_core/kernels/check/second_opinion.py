@@ -18,7 +18,11 @@ PAGE = 16
 
 def compare(bench: Bench) -> None:
     """Verify and draft batches at several sizes."""
-    cases = ((1, 16, 2048, False), (8, 8, 800, True), (32, 16, 800, False))
+    cases: tuple[tuple[int, int, int, bool], ...] = (
+        (1, 16, 2048, False),
+        (8, 8, 800, True),
+        (32, 16, 800, False),
+    )
     if bench.tiny:
         cases = ((1, 5, 33, False), (3, 4, 20, True))
     for C, B, P, draft in cases:
