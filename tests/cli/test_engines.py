@@ -47,3 +47,8 @@ def test_tune_names_the_commands_of_its_engine(recguide, assert_refused, monkeyp
     monkeypatch.setattr(versions, "version", lambda name: versions.KNOWN_GOOD[-1])
     result = recguide("tune", "--engine", "sglang", "--tables", tmp_path)
     assert_refused(result, 1, "cpu-nld-tiny-sglang", "recguide calibrate --engine sglang")
+
+
+@pytest.mark.parametrize("job", [("--suite", "paper"), ("--simulate",)])
+def test_suites_and_simulations_do_not_drop_the_engine(recguide, assert_refused, job):
+    assert_refused(recguide("bench", *job, "--engine", "sglang"), 2, "does not run on SGLang")
