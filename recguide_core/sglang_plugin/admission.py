@@ -8,7 +8,7 @@ from typing import Any
 from recguide_core.errors import nearest
 from recguide_core.records import MAX_BLOCK, Sampling
 
-_REMEDY = "Leave it out, or start the server with --engine sglang --method none."
+_REMEDY = "Leave it out, or serve the model with SGLang alone: no --speculative-algorithm."
 
 
 def refusal(request: Any, methods: Collection[str] = ()) -> str | None:

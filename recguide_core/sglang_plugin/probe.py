@@ -69,13 +69,17 @@ def about_server(device: Any, executor: Any, parts: int) -> dict[str, str]:
     """
     import torch
 
+    from recguide_core.sglang_plugin.graphs import MOST_TOKENS
+
     cuda = torch.device(device).type == "cuda"
     twin = executor.why_twin
+    # Graphs hold the kernel, so there are none where the twin runs.
+    captured = twin is None and getattr(executor, "graphs", None) is not None
     return {
         "engine": f"sglang {installed_version()}",
         "dtype": str(executor.model.dtype).removeprefix("torch."),
         "attention": "sglang rows, packed kernel" if twin is None else "sglang rows, torch",
-        "graph": "captured" if getattr(executor, "graphs", None) is not None else "eager",
+        "graph": f"captured up to {MOST_TOKENS} tokens" if captured else "eager",
         "tp": str(parts),
         "threads": str(torch.get_num_threads()),
         "driver": torch.version.cuda or "none" if cuda else "none",

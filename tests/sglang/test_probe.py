@@ -12,8 +12,9 @@ from recguide_core.calibration.shadow import ShadowDecoder, ShadowPrompt
 from recguide_core.engine.machine import EmbeddedMachine
 from recguide_core.errors import CapacityError
 from recguide_core.sglang_plugin.executors import FlatExecutor
+from recguide_core.sglang_plugin.graphs import MOST_TOKENS
 from recguide_core.sglang_plugin.machine import FIRST_ROW, ServedMachine
-from recguide_core.sglang_plugin.probe import Station, run_probe
+from recguide_core.sglang_plugin.probe import Station, about_server, run_probe
 from recguide_core.tables import read_json, read_rows
 
 MENU, TOKENS = (1, 4, 8), 24
@@ -140,3 +141,14 @@ def test_a_pool_that_is_too_small_says_so(machine, shape):
     machine.context = 100_000
     with pytest.raises(CapacityError, match="does not hold"):
         machine.open(*shape)
+
+
+def test_a_result_says_where_it_was_measured(machine):
+    about = about_server("cpu", machine.executor, 2)
+    assert (about["attention"], about["graph"], about["tp"]) == ("sglang rows, torch", "eager", "2")
+    assert about["dtype"] == "float32" and about["driver"] == "none"
+    machine.executor.why_twin = None
+    machine.executor.graphs = object()
+    about = about_server("cpu", machine.executor, 1)
+    assert about["attention"] == "sglang rows, packed kernel"
+    assert about["graph"] == f"captured up to {MOST_TOKENS} tokens"
