@@ -14,7 +14,7 @@ export OMP_NUM_THREADS := $(THREADS)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-slow check format test-kernels test-sglang tables docs wheel clean
+.PHONY: help venv demo test test-slow check format test-kernels test-sglang tables transcripts docs wheel clean
 
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -58,6 +58,9 @@ test-sglang: ## The SGLang engine in its own environment
 
 tables: $(READY) ## Remake the shipped tables
 	bash scripts/make_tables.sh
+
+transcripts: $(READY) ## Run the commands that the documentation shows and keep what they said
+	$(BIN)/python scripts/transcripts.py
 
 docs: $(DOCS_VENV)/.recguide-ready ## Build the documentation site into site/
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet --strict

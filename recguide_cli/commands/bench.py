@@ -182,6 +182,11 @@ def _other_job(ctx: typer.Context, words: list[str] | None) -> dict[str, Any] | 
         model = given["model"] if named else None
         return runs.check(given["check"], model, bitwise=given["bitwise"])
     if given["simulate"] or given["suite"] is not None:
+        if given["replay"] is not None:
+            raise UsageError(
+                "--replay goes to an engine or a server, not to a simulation.",
+                "Leave --simulate and --suite out; --clock b200/nld-8b needs no GPU.",
+            )
         chosen = {**given, "origins": console.origins(ctx)}
         return run_suite(given["suite"] or SIMULATE, chosen)
     return None

@@ -140,10 +140,7 @@ def _cells(row: dict[str, Any], baseline: dict[str, float | None]) -> list[str]:
 
 
 def _load(row: dict[str, Any]) -> str:
-    load = row["ramp"] or str(row["concurrency"])
-    if row.get("speed") is not None:
-        return f"{load}, trace x{row['speed']:g}"
-    return load if row["rate"] is None else f"{load}, {row['rate']:g}/s"
+    return cell_of(row).load
 
 
 def _remarks(rows: Sequence[dict[str, Any]], about: dict[str, Any]) -> list[str]:

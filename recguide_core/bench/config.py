@@ -40,6 +40,14 @@ class Cell:
         return self.rate is not None or self.speed is not None
 
     @property
+    def load(self) -> str:
+        """The load in words: `8`, `1:8:1`, `8, 2/s`, `8, trace x2`."""
+        load = self.ramp or str(self.concurrency)
+        if self.speed is not None:
+            return f"{load}, trace x{self.speed:g}"
+        return load if self.rate is None else f"{load}, {self.rate:g}/s"
+
+    @property
     def key(self) -> str:
         """Names the cell within its run, e.g. `linear/16@8`, `ar@8,2/s`, `ar@1:8:1`, `ar@8,x2`."""
         block = "" if self.block_size is None else f"/{self.block_size}"

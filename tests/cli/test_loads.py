@@ -84,6 +84,7 @@ def test_resuming_with_another_trace_is_refused(recguide, assert_refused, tmp_pa
         (("--replay", TRACE, "--rate", 2), 2, "--rate and --replay are given", "one kind"),
         (("--replay", TRACE, "--speed", 0), 2, "--speed has 0", "above 0"),
         (("--replay", TRACE, "--time-unit", "hours"), 2, "'hours'", "ms"),
+        (("--replay", TRACE, "--simulate"), 2, "not to a simulation", "--clock"),
         (("--cooldown", -1), 2, "--cooldown is -1", "at least 0"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 from recguide_core.bench.report.figure import CellRows, Figure, label_of
 from recguide_core.bench.report.svg import short
+from recguide_core.bench.rows import cell_of
 from recguide_core.metrics import METRICS
 
 STYLE = """
@@ -101,7 +102,7 @@ def _results(cells: CellRows) -> str:
         verdict = row["lossless"] or "unchecked"
         cellules = [
             escape(label_of(row)),
-            str(row["concurrency"]),
+            escape(cell_of(row).load),
             f'<span class="{verdict}">{verdict}</span>',
             *(_value(_metric(row, name), digits) for name, _, digits in COLUMNS),
             str(row["failed"]),

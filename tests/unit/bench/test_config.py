@@ -31,6 +31,13 @@ def test_rates_and_ramps_are_loads_of_their_own():
     assert [cell.key for cell in rates] == ["ar@4,0.5/s", "ar@4,2/s"]
     ramp = BenchConfig(methods=("ar",), concurrency=(1, 8), ramp="1:32:1").cells()
     assert [(cell.key, cell.concurrency) for cell in ramp] == [("ar@1:32:1", 32)]
+    trace = BenchConfig(
+        methods=("ar",), concurrency=(4,), replay="t.jsonl", speeds=(1, 0.5)
+    ).cells()
+    assert [cell.key for cell in trace] == ["ar@4,x1", "ar@4,x0.5"]
+    loads = [cell.load for cell in (*rates, *ramp, *trace)]
+    assert loads == ["4, 0.5/s", "4, 2/s", "1:32:1", "4, trace x1", "4, trace x0.5"]
+    assert [cell.open_loop for cell in (*rates, *ramp, *trace)] == [True, True, False, True, True]
 
 
 def test_requests_grow_with_the_load():
@@ -58,6 +65,12 @@ def test_requests_grow_with_the_load():
         ({"kv_tokens": 0}, "--kv-tokens is 0"),
         ({"seed": -1}, "--seed is -1"),
         ({"warmup": -1}, "--warmup is -1"),
+        ({"cooldown": -1}, "--cooldown is -1"),
+        ({"replay": "t.jsonl", "speeds": ()}, "--speed is empty"),
+        ({"replay": "t.jsonl", "speeds": (-1.0,)}, "--speed has -1"),
+        ({"replay": "t.jsonl", "ramp": "1:2"}, "--ramp and --replay are given"),
+        ({"bitwise": True, "device": "cuda"}, "--device does not go with --bitwise"),
+        ({"bitwise": True, "engine": "sglang"}, "--engine does not go with --bitwise"),
         ({"prefill_chunk": 0}, "--prefill-chunk is 0"),
         ({"template": "fancy"}, "fancy"),
         ({"rates": (0.0,)}, "--rate has 0"),
