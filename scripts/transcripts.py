@@ -35,7 +35,8 @@ CHAT = '{"turns": ["Name three trees.", "Which of them is tallest?", "Why?"]}\n'
 QUESTION = (
     "curl -sS --fail-with-body http://127.0.0.1:8000/v1/chat/completions "
     "-H 'Content-Type: application/json' -d '"
-    '{"model": "nld-tiny", "messages": [{"role": "user", "content": "Gina has 14 eggs and gives 5 away. How many are left?"}], '
+    '{"model": "nld-tiny", "messages": [{"role": "user", '
+    '"content": "Gina has 14 eggs and gives 5 away. How many are left?"}], '
     '"temperature": 0, "max_tokens": 32}\''
 )
 

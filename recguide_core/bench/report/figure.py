@@ -42,10 +42,24 @@ def key_of(row: dict[str, Any]) -> str:
     return cell_of(row).key
 
 
+def load_value(row: dict[str, Any]) -> float:
+    """The load as a number: the trace's speed, requests per second, or requests in flight."""
+    return float(row.get("speed") or row.get("rate") or row["concurrency"])
+
+
+def load_axis(cells: CellRows) -> str:
+    """What `load_value` is in these cells."""
+    if any(row.get("speed") for row in cells):
+        return "speed of the trace"
+    return (
+        "requests per second" if any(row.get("rate") for row in cells) else "requests in flight, C"
+    )
+
+
 def lines_of(cells: CellRows) -> dict[str, list[dict[str, Any]]]:
     """Cells of each method and block, by load."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for row in sorted(cells, key=lambda row: row["concurrency"]):
+    for row in sorted(cells, key=load_value):
         if row["tps"]:
             found.setdefault(label_of(row), []).append(row)
     return found

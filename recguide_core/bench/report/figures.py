@@ -26,6 +26,7 @@ def all_figures(cells: CellRows, requests: Sequence[RequestRow]) -> list[Figure]
         choices.sources,
         over_load.breakdown,
         over_load.latency,
+        over_load.turns,
     )
     made = [make(cells, by_cell) for make in makers]
     return [figure for figure in made if figure is not None]

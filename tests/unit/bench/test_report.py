@@ -150,6 +150,36 @@ def test_breakdown_shows_the_physical_floor_where_it_is_known():
     assert "physical floor" in found.svg
 
 
+def test_turns_of_conversations_are_a_figure():
+    rows, requests = cells_and_requests()
+    names = ("prompt_tokens", "output_tokens", "ttft_ms", "accepted_length")
+    rows[1]["turns"] = [
+        {"turn": turn, "requests": 3 - turn, **dict.fromkeys(names, 10.0 + turn)} for turn in (0, 1)
+    ]
+    found = {figure.name: figure for figure in all_figures(rows, requests)}["turns"]
+    assert found.rows[1] == ("linear/8@1", 2, 2, 11.0, 11.0, 11.0, 11.0)
+    assert marks(found.svg) == 1 + 2 + 1
+
+
+def test_a_server_that_answers_with_nothing_does_not_break_the_report():
+    rows, requests = cells_and_requests()
+    names = ("prompt_tokens", "output_tokens", "ttft_ms", "accepted_length")
+    for row in rows:
+        row["ttft_ms"] = None
+        row["turns"] = [{"turn": 0, "requests": 1, **dict.fromkeys(names)}]
+    assert not {"ttft", "turns"} & {figure.name for figure in all_figures(rows, requests)}
+
+
+def test_loads_that_are_no_number_in_flight_have_their_own_axis():
+    rows, requests = cells_and_requests()
+    for row, speed in zip(rows[-2:], (4.0, 0.5), strict=True):
+        row["speed"], row["concurrency"] = speed, 8
+    found = {figure.name: figure for figure in all_figures(rows[-2:], requests)}["step-time"]
+    assert [row[1] for row in found.rows] == ["8, trace x0.5", "8, trace x4"]
+    assert found.chart.axes.x == "speed of the trace"
+    assert found.chart.series[0].x == [0.5, 4.0]
+
+
 def test_every_figure_is_drawn_as_png_too(figures, tmp_path):
     pytest.importorskip("matplotlib", reason="needs matplotlib (extra plots)")
     rows, requests = cells_and_requests()
