@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from recguide_cli import console
 from recguide_cli.render.runs import bitwise_line
 from recguide_core import metrics
+from recguide_core.bench.bits import guarantee
 from recguide_core.bench.config import BenchConfig, Cell
 from recguide_core.bench.report.page import peaks_text
 from recguide_core.bench.rows import RequestRow, cell_of
@@ -135,7 +136,7 @@ def _cells(row: dict[str, Any], baseline: dict[str, float | None]) -> list[str]:
         console.number(row["ttft_ms"], 1),
         console.number(row["tpot_ms"]),
         "–" if host is None else f"{host:.0%}",
-        row["lossless"] or "unchecked",
+        guarantee(row),
     ]
 
 

@@ -8,7 +8,8 @@ the whole decision was the same, its margin included.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +25,14 @@ def digests(finished: Finished) -> list[int]:
         return []
     parts = zip(finished.tokens, finished.logprobs, finished.top_logprobs, strict=True)
     return [_digest(int(token), float(logprob), top) for token, logprob, top in parts]
+
+
+def guarantee(row: Mapping[str, Any]) -> str:
+    """What a cell's row can say of its texts: unchecked, exact, near-tie, different, or bitwise."""
+    verdict = str(row["lossless"] or "unchecked")
+    compared = row.get("bitwise")
+    same = compared is not None and not compared["differing"]
+    return "bitwise" if same and verdict == "exact" else verdict
 
 
 def _digest(token: int, logprob: float, top: Sequence[tuple[int, float]]) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from recguide_core.bench.bits import guarantee
 from recguide_core.bench.report.figure import CellRows, Figure, label_of
 from recguide_core.bench.report.svg import short
 from recguide_core.bench.rows import cell_of
@@ -26,7 +27,7 @@ table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 th,td{padding:7px 12px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}
 tr:last-child td{border-bottom:0}th{color:var(--soft);font-weight:600}
 th:first-child,td:first-child{text-align:left}
-.exact{color:var(--good)}.different{color:var(--bad)}.near-tie{color:var(--warn)}
+.exact,.bitwise{color:var(--good)}.different{color:var(--bad)}.near-tie{color:var(--warn)}
 .figures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,460px),1fr));gap:16px}
 figure{margin:0;padding:14px;border:1px solid var(--line);border-radius:10px;background:var(--card)}
 figure svg{width:100%;height:auto;display:block}
@@ -99,7 +100,7 @@ def _results(cells: CellRows) -> str:
     head = "".join([*plain, *metric_heads, "<th>failed</th>"])
     rows = []
     for row in cells:
-        verdict = row["lossless"] or "unchecked"
+        verdict = guarantee(row)
         cellules = [
             escape(label_of(row)),
             escape(cell_of(row).load),

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recguide_core.bench.bits import guarantee
 from recguide_core.bench.lossless import TIE_GAP, classify, first_difference
 
 PROMPT = np.array([1, 2, 3])
@@ -65,3 +66,12 @@ def test_first_difference_agrees_with_a_plain_loop(a, b):
 
 def test_the_gap_is_the_one_of_the_issue():
     assert TIE_GAP == 1e-4
+
+
+def test_a_row_promises_no_more_than_was_compared():
+    same = {"outputs": 2, "tokens": 9, "differing": 0}
+    assert guarantee({"lossless": None}) == "unchecked"
+    assert guarantee({"lossless": "exact", "bitwise": None}) == "exact"
+    assert guarantee({"lossless": "exact", "bitwise": same}) == "bitwise"
+    assert guarantee({"lossless": "exact", "bitwise": {**same, "differing": 1}}) == "exact"
+    assert guarantee({"lossless": "near-tie", "bitwise": same}) == "near-tie"
