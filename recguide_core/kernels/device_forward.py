@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from recguide_core.kernels.head import OutputHead
 from recguide_core.kernels.ops import Geometry, PageTable, Rotation, RoundOps
-from recguide_core.kernels.round_state import PackedRows, ReadoutBuffers
+from recguide_core.kernels.round_state import PackedRows, ReadoutBuffers, RowNoise
 from recguide_core.model.transformer import Transformer
 
 
@@ -101,6 +101,7 @@ class DeviceForward:
         pools: Pools,
         head: OutputHead,
         into: ReadoutBuffers,
+        noise: RowNoise | None = None,
     ) -> None:
         """Forward and read-out of every packed token."""
-        head.run(self.ops, self.hidden(rows, table, prefix, pools), into)
+        head.run(self.ops, self.hidden(rows, table, prefix, pools), into, noise)

@@ -10,7 +10,7 @@ import torch
 
 from recguide_core.kernels import launch
 from recguide_core.kernels.ops import RoundOps
-from recguide_core.kernels.round_state import ReadoutBuffers
+from recguide_core.kernels.round_state import ReadoutBuffers, RowNoise
 
 
 class OutputHead:
@@ -36,13 +36,19 @@ class OutputHead:
         """Memory beside the weights, partial results of the vocabulary pass included."""
         return self.logits.numel() * 4 + self.rows * launch.READOUT_PARTIAL_BYTES
 
-    def run(self, ops: RoundOps, hidden: torch.Tensor, into: ReadoutBuffers) -> None:
-        """Fill `into` for every row of `hidden`."""
+    def run(
+        self,
+        ops: RoundOps,
+        hidden: torch.Tensor,
+        into: ReadoutBuffers,
+        noise: RowNoise | None = None,
+    ) -> None:
+        """Fill `into` for every row of `hidden`; `noise`: of rows that may sample."""
         for lo in range(0, len(hidden), self.rows):
             hi = min(lo + self.rows, len(hidden))
             logits = self.logits[: hi - lo]
             self._project(hidden[lo:hi], logits)
-            ops.readout(logits, into.rows(lo, hi))
+            ops.readout(logits, into.rows(lo, hi), None if noise is None else noise.rows(lo, hi))
 
     def project(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits fp32 [n, V]; up to `rows` rows lie in the shared buffer, until the next call."""

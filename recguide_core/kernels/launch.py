@@ -87,7 +87,7 @@ def readout_splits(rows: int, vocab: int, multiprocessors: int) -> int:
     return max(1, min(wanted, MAX_SPLITS, -(-vocab // READOUT.block)))
 
 
-READOUT_PARTIAL_BYTES = MAX_SPLITS * 6 * 4
+READOUT_PARTIAL_BYTES = MAX_SPLITS * 8 * 4
 """Partial results of the vocabulary pass, per row."""
 HEAD_EXTRA_BYTES = 256 * 2**20
 """Peak memory that the output head may take beside its weights."""

@@ -17,14 +17,16 @@ from recguide_core.kernels import attention_reference, launch, rope_torch
 from recguide_core.kernels.assemble_torch import assemble
 from recguide_core.kernels.choose_torch import RoundRule, choose
 from recguide_core.kernels.lora_torch import add_masked
-from recguide_core.kernels.readout_torch import read_out
+from recguide_core.kernels.readout_torch import read_scores
 from recguide_core.kernels.round_state import (
     Emitted,
     PackedRows,
     ReadoutBuffers,
     RoundPlan,
     RoundState,
+    RowNoise,
 )
+from recguide_core.kernels.sampling_torch import FILTERED, gumbel_of
 from recguide_core.kernels.settle_torch import settle
 
 
@@ -122,8 +124,10 @@ class RoundOps(Protocol):
     ) -> None:
         """out [T, hidden] += masked low-rank delta of x."""
 
-    def readout(self, logits: torch.Tensor, into: ReadoutBuffers) -> None:
-        """Statistics of logits [n, V] into buffers of n rows."""
+    def readout(
+        self, logits: torch.Tensor, into: ReadoutBuffers, noise: RowNoise | None = None
+    ) -> None:
+        """Tokens and statistics of logits [n, V] into buffers of n rows; greedy without noise."""
 
     def settle(
         self,
@@ -209,11 +213,17 @@ class TorchRoundOps:
     ) -> None:
         add_masked(out, x, down, up, adapter)
 
-    def readout(self, logits: torch.Tensor, into: ReadoutBuffers) -> None:
+    def readout(
+        self, logits: torch.Tensor, into: ReadoutBuffers, noise: RowNoise | None = None
+    ) -> None:
         z = logits.to(torch.float32, copy=True)
-        z[:, self.geometry.mask_id] = float("-inf")
+        z[:, self.geometry.mask_id] = FILTERED
         into.stats[:, 4] = z.logsumexp(1)
-        found = read_out(z, self.geometry.mask_id, self.geometry.eos_ids)
+        scores = None
+        if noise is not None:
+            drawn = z / noise.heat[:, None] + gumbel_of(noise.key.long() & 0xFFFFFFFF, z.shape[1])
+            scores = torch.where(noise.heat[:, None] > 0, drawn, z)
+        found = read_scores(z, scores, self.geometry.eos_ids)
         into.ids[:, 0], into.ids[:, 1] = found.token, found.alt
         into.stats[:, 0], into.stats[:, 1] = found.confidence, found.confidence - found.margin
         into.stats[:, 2], into.stats[:, 3] = found.margin, found.entropy

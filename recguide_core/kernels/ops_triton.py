@@ -28,12 +28,16 @@ from recguide_core.kernels.round_state import (
     ReadoutBuffers,
     RoundPlan,
     RoundState,
+    RowNoise,
 )
+from recguide_core.kernels.sample_triton import sample_merge, sample_partials
 from recguide_core.kernels.settle_triton import settle_rounds
 from recguide_core.kernels.tiles_triton import plan_tiles
 from recguide_core.records import MAX_BLOCK
 
 LOG2_E = math.log2(math.e)
+_SAMPLING = ("temperature", "noise_key")
+"""Fields of the state that only the read-out wants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ class Workspace:
         return cls(
             part=floats(rows * geometry.head_dim),
             part_lse=floats(rows),
-            read_f=floats(splits * 4),
+            read_f=floats(splits * 6),
             read_i=torch.empty(splits * 2, dtype=torch.int32, device=device),
             low=floats(launch.LORA.splits * tokens * rank),
         )
@@ -242,13 +246,18 @@ class TritonRoundOps:
             num_warps=c.warps,
         )  # fmt: skip
 
-    def readout(self, logits: torch.Tensor, into: ReadoutBuffers) -> None:
+    def readout(
+        self, logits: torch.Tensor, into: ReadoutBuffers, noise: RowNoise | None = None
+    ) -> None:
         n, V = logits.shape
         block = launch.READOUT.block
         splits = launch.readout_splits(n, V, self.multiprocessors)
         chunk = -(-V // (splits * block)) * block
         splits = -(-V // chunk)
         g = self.geometry
+        if noise is not None:
+            self._sample(logits, into, noise, chunk, splits)
+            return
         readout_partials[(n, splits)](
             logits, self.scratch.read_f, self.scratch.read_i, V, logits.stride(0), chunk, splits,
             g.mask_id, *g.eos_slots, BLOCK=block, num_warps=launch.READOUT.warps,
@@ -256,6 +265,26 @@ class TritonRoundOps:
         readout_merge[(n,)](
             logits, logits.stride(0), self.scratch.read_f, self.scratch.read_i,
             into.ids, into.stats, splits, *g.eos_slots, SPLITS2=launch.MAX_SPLITS, num_warps=1,
+        )  # fmt: skip
+
+    def _sample(
+        self,
+        logits: torch.Tensor,
+        into: ReadoutBuffers,
+        noise: RowNoise,
+        chunk: int,
+        splits: int,
+    ) -> None:
+        n, V = logits.shape
+        g, f, i = self.geometry, self.scratch.read_f, self.scratch.read_i
+        drawn = noise.heat, noise.key, noise.table
+        sample_partials[(n, splits)](
+            logits, *drawn, f, i, V, logits.stride(0), chunk, splits, g.mask_id, *g.eos_slots,
+            BLOCK=launch.READOUT.block, num_warps=launch.READOUT.warps,
+        )  # fmt: skip
+        sample_merge[(n,)](
+            logits, logits.stride(0), *drawn, f, i, into.ids, into.stats, splits, *g.eos_slots,
+            SPLITS2=launch.MAX_SPLITS, num_warps=1,
         )  # fmt: skip
 
     def settle(
@@ -269,7 +298,7 @@ class TritonRoundOps:
     ) -> None:
         s, p, e = state, plan, emitted
         settle_rounds[(len(s.live),)](
-            *s.tensors().values(),
+            *(t for name, t in s.tensors().items() if name not in _SAMPLING),
             p.act, p.block, p.kind, p.parent, p.alt, p.branch_block, rows.q_ptr,
             read.ids, read.stats,
             e.tokens, e.count, e.matched, e.hit, e.width, e.finished, e.entropy,

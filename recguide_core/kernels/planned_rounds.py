@@ -28,6 +28,7 @@ from recguide_core.kernels.round_state import (
     RoundPlan,
     RoundState,
 )
+from recguide_core.kernels.row_noise import NoiseSource
 from recguide_core.model.transformer import Transformer
 from recguide_core.records import MAX_BLOCK
 
@@ -48,6 +49,7 @@ class PlannedRounds:
         decide: the method; slots that it gives no act idle.
         graphs: replays a step by the bucket of its token count.
         decisions: k, decisions that e_t averages over.
+        sampled: some requests may have a temperature.
     """
 
     def __init__(
@@ -60,6 +62,8 @@ class PlannedRounds:
         decide: Decide,
         graphs: GraphCache,
         decisions: int = MAX_BLOCK,
+        *,
+        sampled: bool = False,
     ) -> None:
         device, slots = transformer.device, len(state.live)
         capacity = slots * MAX_BLOCK * (1 + BRANCHES)
@@ -71,6 +75,7 @@ class PlannedRounds:
         self._transformer = transformer
         self._make_ops = make_ops
         self._head = OutputHead(transformer.weights.head, self.capacity)
+        self._noise = NoiseSource(device) if sampled else None
         self._forwards: dict[int, DeviceForward] = {}
         self.rows = PackedRows.sized(self.capacity, slots, device)
         self.read = ReadoutBuffers.sized(self.capacity, device)
@@ -146,5 +151,6 @@ class PlannedRounds:
         ops = forward.ops
         ops.assemble(self.state, self.plan, self.rows)
         rows, read = self.rows.head(tokens), self.read.rows(0, tokens)
-        forward.read(rows, self.table, self.state.committed, self.pools, self._head, read)
+        noise = None if self._noise is None else self._noise.of(rows, self.state)
+        forward.read(rows, self.table, self.state.committed, self.pools, self._head, read, noise)
         ops.settle(self.state, self.plan, self.rows, self.read, self.emitted, self.decisions)

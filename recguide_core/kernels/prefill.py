@@ -10,7 +10,9 @@ import torch
 from recguide_core.kernels.device_forward import DeviceForward, Pools
 from recguide_core.kernels.head import OutputHead
 from recguide_core.kernels.round_state import ReadoutBuffers, RoundState
+from recguide_core.kernels.row_noise import NoiseSource, set_sampling
 from recguide_core.kernels.step_buffers import HostRows, StepBuffers
+from recguide_core.records import Sampling
 
 
 def prompt_rows(prompts: Sequence[Sequence[int]], pages: Sequence[Sequence[int]]) -> HostRows:
@@ -42,21 +44,30 @@ def prefill(
     *,
     max_tokens: int,
     context: int,
+    sampling: Sequence[Sampling] = (),
 ) -> RoundState:
     """Commit the prompts and return the state behind them; the seed counts as emitted.
 
     Args:
         buffers: room for all prompt tokens; pages: of each request, for its whole context.
         max_tokens: budget of each request, its first token included.
+        sampling: of each request; none of them samples when it is empty.
+
+    Raises:
+        UsageError: a request samples in a way that the device does not.
     """
     host = prompt_rows(prompts, pages)
     buffers.fill(host)
     hidden = forward.hidden(buffers.rows, buffers.table, buffers.prefix, pools)
     lasts = torch.from_numpy(host.offset[1:] - 1).to(hidden.device)
     read = ReadoutBuffers.sized(len(prompts), hidden.device)
-    head.run(forward.ops, hidden[lasts], read)
     state = RoundState.sized(len(prompts), hidden.device)
     lengths = torch.tensor([len(p) for p in prompts], dtype=torch.int32, device=hidden.device)
+    noise = None
+    if sampling:
+        set_sampling(state, sampling)
+        noise = NoiseSource(hidden.device).at(state, lengths)
+    head.run(forward.ops, hidden[lasts], read, noise)
     state.live.fill_(1)
     state.committed.copy_(lengths)
     state.seed.copy_(read.token)

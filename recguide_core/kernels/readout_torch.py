@@ -49,15 +49,27 @@ def read_out(
 ) -> Readings:
     """Token, runner-up and statistics of logits float32 [Q, V]; `logits` is overwritten."""
     logits[:, mask_id] = FILTERED
-    scores = logits
+    scores = None
     if sampling is not None:
         scores = logits.clone()
         scores[sampling.rows] = perturb(logits[sampling.rows], sampling)
+    return read_scores(logits, scores, eos_ids)
+
+
+def read_scores(
+    logits: torch.Tensor, scores: torch.Tensor | None, eos_ids: tuple[int, ...]
+) -> Readings:
+    """`read_out` with MASK filtered and the scores made; both are overwritten.
+
+    Args:
+        scores: what the tokens are chosen by, float32 [Q, V]; None = the logits.
+    """
     lse = torch.logsumexp(logits, -1)
     entropy = lse - (torch.exp(logits - lse.unsqueeze(1)) * logits).sum(-1)
     # Rounding can leave a confident row a hair below zero.
     entropy = torch.where(entropy < 0, 0.0, entropy)
-    total = lse if sampling is None else torch.logsumexp(scores, -1)
+    total = lse if scores is None else torch.logsumexp(scores, -1)
+    scores = logits if scores is None else scores
 
     token = scores.argmax(-1, keepdim=True)
     first = scores.gather(1, token)

@@ -21,7 +21,7 @@ needs one for every verified position."""
 STOP_IDS = 8
 """Stop ids that a request may bring along."""
 
-_STATE_FLOATS = frozenset({"margin", "confidence", "e1", "e2"})
+_STATE_FLOATS = frozenset({"margin", "confidence", "e1", "e2", "temperature"})
 _STATE_WIDTH = {
     **dict.fromkeys(("draft", "alt", "margin", "confidence"), MAX_BLOCK),
     "stop_ids": STOP_IDS,
@@ -60,6 +60,8 @@ class RoundState(_Buffers):
         prev_block, prev_full, rounds, reused: int32 [N].
         stop_ids: tokens that end the output beside the model's EOS (included in it), -1 for
             none, int32 [N, STOP_IDS]; ignore_eos: go on behind EOS, int32 [N].
+        temperature: T, 0 = greedy, fp32 [N]; noise_key: bits of `sampling_torch.seed_key`,
+            int32 [N].
     """
 
     live: torch.Tensor
@@ -81,6 +83,8 @@ class RoundState(_Buffers):
     reused: torch.Tensor
     stop_ids: torch.Tensor
     ignore_eos: torch.Tensor
+    temperature: torch.Tensor
+    noise_key: torch.Tensor
 
     @classmethod
     def over(cls, flat: torch.Tensor, slots: int) -> RoundState:
@@ -221,6 +225,24 @@ class Emitted(_Buffers):
     @staticmethod
     def flat_size(slots: int) -> int:
         return slots * (MAX_BLOCK + 6) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class RowNoise:
+    """How each packed token is sampled; without it all are greedy.
+
+    Attributes:
+        heat: temperature T of the token's request, 0 = greedy, fp32 [T].
+        key: bits of `sampling_torch.position_key` for the position that it predicts, int32 [T].
+        table: `sampling_torch.noise_table` on the device, fp32 [2^23].
+    """
+
+    heat: torch.Tensor
+    key: torch.Tensor
+    table: torch.Tensor
+
+    def rows(self, lo: int, hi: int) -> RowNoise:
+        return RowNoise(self.heat[lo:hi], self.key[lo:hi], self.table)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from recguide_core.kernels.round_state import (
     RoundPlan,
     RoundState,
 )
+from recguide_core.kernels.row_noise import NoiseSource
 from recguide_core.model.transformer import Transformer
 from recguide_core.records import MAX_BLOCK
 
@@ -41,11 +42,13 @@ class RoundSettings:
     Attributes:
         rule: branch layout; target: wanted B of every request, 1 = AR.
         decisions: k, decisions that e_t averages over.
+        sampled: some requests may have a temperature.
     """
 
     rule: RoundRule
     target: int
     decisions: int = MAX_BLOCK
+    sampled: bool = False
 
     @property
     def branches(self) -> int:
@@ -98,6 +101,7 @@ class DeviceRounds:
         self._transformer = transformer
         self._make_ops = make_ops
         self._head = OutputHead(transformer.weights.head, self.capacity)
+        self._noise = NoiseSource(device) if settings.sampled else None
         self._forwards: dict[int, DeviceForward] = {}
         self._choose_and_assemble(self._forward(self.capacity))
         self.tokens = int(self.rows.q_ptr[-1])
@@ -146,7 +150,8 @@ class DeviceRounds:
 
     def _run(self, forward: DeviceForward, tokens: int) -> None:
         rows, read = self.rows.head(tokens), self.read.rows(0, tokens)
-        forward.read(rows, self.table, self.state.committed, self.pools, self._head, read)
+        noise = None if self._noise is None else self._noise.of(rows, self.state)
+        forward.read(rows, self.table, self.state.committed, self.pools, self._head, read, noise)
         forward.ops.settle(
             self.state, self.plan, self.rows, self.read, self.emitted, self.settings.decisions
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 _MASK32 = 0xFFFFFFFF
+NOISE_VALUES = 1 << 23
 FILTERED = -1e30
 """Score of a token that may not be chosen; finite, so that 0 x score stays 0."""
 
@@ -43,17 +44,46 @@ def _mix(x: torch.Tensor) -> torch.Tensor:
 
 def uniform_noise(seed: torch.Tensor, position: torch.Tensor, vocab: int) -> torch.Tensor:
     """float32 [S, vocab] in (0, 1), a pure function of (seed, position, token id)."""
-    key = _mix((seed & _MASK32) ^ _mix((seed >> 32 & _MASK32) ^ 0x9E3779B9))
-    key = _mix((key + position * 0x85EBCA6B) & _MASK32)
-    ids = torch.arange(vocab, device=seed.device, dtype=torch.int64)
-    bits = _mix(_mix((ids * 0x9E3779B1) & _MASK32).unsqueeze(0) ^ key.unsqueeze(1))
+    return _uniform(_bits(position_key(seed_key(seed), position), vocab))
+
+
+def seed_key(seed: torch.Tensor) -> torch.Tensor:
+    """What a seed contributes to the hash: 32 bits in int64 [S]."""
+    return _mix((seed & _MASK32) ^ _mix((seed >> 32 & _MASK32) ^ 0x9E3779B9))
+
+
+def position_key(seed: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+    """Key of one position's noise, 32 bits in int64 [S], from `seed_key` and the position."""
+    return _mix((seed + position * 0x85EBCA6B) & _MASK32)
+
+
+def _bits(key: torch.Tensor, vocab: int) -> torch.Tensor:
+    """23 hashed bits of every token id under each key, int64 [S, vocab]."""
+    ids = torch.arange(vocab, device=key.device, dtype=torch.int64)
+    return _mix(_mix((ids * 0x9E3779B1) & _MASK32).unsqueeze(0) ^ key.unsqueeze(1)) >> 9
+
+
+def _uniform(bits: torch.Tensor) -> torch.Tensor:
     # 23 bits: with 24 the half no longer fits float32, 1 comes out, and its noise is infinite.
-    return ((bits >> 9).float() + 0.5) * 2.0**-23
+    return (bits.float() + 0.5) * 2.0**-23
+
+
+def noise_table() -> torch.Tensor:
+    """Every value that g can take, by the 23 hashed bits: float32 [2^23] on the CPU (32 MiB).
+
+    A kernel that looks noise up has the host's, however its own logarithm rounds.
+    """
+    return -torch.log(-torch.log(_uniform(torch.arange(NOISE_VALUES))))
 
 
 def gumbel_noise(seed: torch.Tensor, position: torch.Tensor, vocab: int) -> torch.Tensor:
     """g(seed, position): standard Gumbel noise, float32 [S, vocab]."""
-    return -torch.log(-torch.log(uniform_noise(seed, position, vocab)))
+    return gumbel_of(position_key(seed_key(seed), position), vocab)
+
+
+def gumbel_of(key: torch.Tensor, vocab: int) -> torch.Tensor:
+    """The noise of `position_key`s, float32 [S, vocab]."""
+    return -torch.log(-torch.log(_uniform(_bits(key, vocab))))
 
 
 def filter_scores(scores: torch.Tensor, rows: SamplingRows) -> torch.Tensor:

@@ -62,6 +62,47 @@ def _readout(dtype: str) -> list[Specimen]:
     return [scan, join]
 
 
+def _sample() -> list[Specimen]:
+    """The sampling read-out; its logits are those of the head, fp32."""
+    drawn = {"heat": "*fp32", "key": "*i32", "noise": "*fp32"}
+    part = {"part_f": "*fp32", "part_i": "*i32"}
+    scan = Specimen(
+        name="sample_partials fp32",
+        module="sample_triton",
+        function="sample_partials",
+        signature={
+            "logits": "*fp32",
+            **drawn,
+            **part,
+            **dict.fromkeys(("V", "stride", "chunk", "splits", "mask_id"), "i32"),
+            **_EOS,
+        },
+        constants={"BLOCK": launch.READOUT.block},
+        aligned=frozenset({"logits", "part_f", "part_i", "stride", "chunk", "V"}),
+        warps=launch.READOUT.warps,
+        wide_loads=LOAD_128,
+    )
+    join = Specimen(
+        name="sample_merge fp32",
+        module="sample_triton",
+        function="sample_merge",
+        signature={
+            "logits": "*fp32",
+            "stride": "i32",
+            **drawn,
+            **part,
+            "ids": "*i32",
+            "stats": "*fp32",
+            "splits": "i32",
+            **_EOS,
+        },
+        constants={"SPLITS2": launch.MAX_SPLITS},
+        aligned=frozenset({"logits", "part_f", "part_i", "ids", "stats", "stride"}),
+        warps=1,
+    )
+    return [scan, join]
+
+
 _STATE = (
     "live", "has_draft", "committed", "seed", "remaining", "room", "draft_block", "draft", "alt",
     "margin", "confidence", "e1", "e2", "prev_block", "prev_full", "rounds", "reused",
@@ -204,6 +245,8 @@ _ONES = {
     "choose_acts": ("corrections", "continuation", "tidar", "K"),
     "readout_partials": ("splits",),
     "readout_merge": ("splits",),
+    "sample_partials": ("splits",),
+    "sample_merge": ("splits",),
     "lora_shrink": ("T",),
     "lora_expand": ("T", "splits"),
 }
@@ -244,6 +287,7 @@ def table() -> Iterator[Specimen]:
             yield plan_tiles(config, group)
     for dtype in ("bf16", "fp32"):
         yield from _readout(dtype)
+    yield from _sample()
     yield from _round()
     for D, _group in launch.SHAPES:
         for page in launch.PAGE_SIZES:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from recguide_core.kernels.ops import PageTable, TorchRoundOps
 from recguide_core.kernels.prefill import prefill
 from recguide_core.kernels.round_state import RoundState
 from recguide_core.kernels.step_buffers import StepBuffers
+from recguide_core.records import Sampling
 
 PAGE, CONTEXT, BUDGET = 16, 160, 24
 PROMPTS = ("12 + 30 = ", "List three fruits.", "What is the capital of France?")
@@ -26,7 +27,12 @@ def prompts_of(model) -> list[list[int]]:
     return [list(model.tokenizer.encode(text)) for text in texts]
 
 
-def started(model, build: Callable, change: Callable[[RoundState], None] = lambda state: None):
+def started(
+    model,
+    build: Callable,
+    change: Callable[[RoundState], None] = lambda state: None,
+    sampling: Sequence[Sampling] = (),
+):
     """`build(transformer, make_ops, pools, table, state, graphs)` behind the prompts, and the
     first token of each request; `change` edits the state before.
     """
@@ -45,7 +51,7 @@ def started(model, build: Callable, change: Callable[[RoundState], None] = lambd
     head = OutputHead(transformer.weights.head, 4)
     forward = DeviceForward(transformer, TorchRoundOps(geometry), total)
     state = prefill(forward, head, buffers, pools, prompts, order.tolist(),
-                    max_tokens=BUDGET, context=CONTEXT)  # fmt: skip
+                    max_tokens=BUDGET, context=CONTEXT, sampling=sampling)  # fmt: skip
     table = PageTable(buffers.table.pages, buffers.table.page_ptr, PAGE)
     # A captured round is recorded without running: state must move once a step, not twice.
     graphs = GraphCache(FakeCapture(), 1 << 30, lambda: 0)
@@ -60,6 +66,7 @@ def drained(
     build: Callable,
     change: Callable[[RoundState], None] = lambda state: None,
     look: Callable[[Any, list[list[int]]], None] = lambda rounds, out: None,
+    sampling: Sequence[Sampling] = (),
 ):
     """Emitted tokens of every request, the loop, and the number of steps.
 
@@ -67,7 +74,7 @@ def drained(
     can the host see (`look`) that a request has ended.
     """
     with torch.inference_mode():
-        rounds, out = started(model, build, change)
+        rounds, out = started(model, build, change, sampling)
         steps = 0
         if not rounds.done:
             rounds.launch()

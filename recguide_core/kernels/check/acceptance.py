@@ -20,6 +20,7 @@ from recguide_core.kernels.round_state import (
     ReadoutBuffers,
     RoundPlan,
     RoundState,
+    RowNoise,
 )
 from recguide_core.records import MAX_BLOCK, Act
 
@@ -113,8 +114,10 @@ class ForcedOps:
     ) -> None:  # fmt: skip
         self._ops.add_adapter(out, x, down, up, adapter)
 
-    def readout(self, logits: torch.Tensor, into: ReadoutBuffers) -> None:
-        self._ops.readout(logits, into)
+    def readout(
+        self, logits: torch.Tensor, into: ReadoutBuffers, noise: RowNoise | None = None
+    ) -> None:
+        self._ops.readout(logits, into, noise)
 
     def settle(
         self, state: RoundState, plan: RoundPlan, rows: PackedRows, read: ReadoutBuffers,
