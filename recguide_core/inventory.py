@@ -75,6 +75,17 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
+def place_of(device: str) -> str:
+    """How tables name a torch device: `cpu`, or the GPU's short name (`h200`)."""
+    if not device.startswith("cuda"):
+        return device.split(":")[0]
+    import torch
+
+    if not torch.cuda.is_available():
+        return "cuda"
+    return short_gpu_name(torch.cuda.get_device_name(device))
+
+
 def short_gpu_name(full: str) -> str:
     """How tables name a GPU: `NVIDIA H100 80GB HBM3` is `h100`, an unknown one is its own name."""
     slug = "-".join(full.lower().replace("nvidia", " ").split())

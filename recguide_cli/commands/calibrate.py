@@ -123,6 +123,7 @@ def run(
         stem,
     )
     from recguide_core.datasets import load_prompts, select
+    from recguide_core.inventory import place_of
 
     fit = FitSettings(entropy_positions, bins, folds)
     if traces is not None:
@@ -148,7 +149,7 @@ def run(
         )
         loaded = load_prompts(console.names(data, "--data"), data_dir)
         chosen = select(loaded.prompts, min(requests, len(loaded.prompts)), seed)
-        folder, name = out or TABLES, stem(model, device, engine)
+        folder, name = out or TABLES, stem(model, place_of(device), engine)
         with watch() as on_request:
             _collect(chosen, settings, folder, tp, overwrite, on_request)
         trace, fitted = refit(paths(folder, name).trace, fit)

@@ -20,6 +20,7 @@ from recguide_core.errors import UsageError
 from recguide_core.model.checkpoint import read_checkpoint
 from recguide_core.model.registry import load_model
 from recguide_core.records import MAX_BLOCK
+from recguide_core.sglang_plugin.drive import Device
 from recguide_core.sglang_plugin.launch import ServerConfig
 from recguide_core.sglang_plugin.server import free_port, running_server
 from recguide_core.sglang_plugin.settings import PluginSettings
@@ -51,8 +52,8 @@ class SglangSite(EmbeddedSite):
     def serving(self) -> Iterator[None]:
         """The server runs as long as the block."""
         server = self.server_config(free_port())
-        env = {"OMP_NUM_THREADS": str(self._config.threads)} if self._config.threads else {}
-        with running_server(server, env=env) as (url, command):
+        device = Device(self._config.device, threads=self._config.threads)
+        with running_server(server, env=device.env) as (url, command):
             self._address = parse_address(url, TIMEOUT_S, None)
             self.about["engine"] = {
                 "name": f"sglang {installed_version()}",

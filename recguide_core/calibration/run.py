@@ -14,6 +14,7 @@ from recguide_core.calibration.settings import FitSettings, ShadowSettings, stem
 from recguide_core.datasets import Prompt
 from recguide_core.datasets.benchmarks import check_template, instruction
 from recguide_core.errors import DataError, MismatchError
+from recguide_core.inventory import place_of
 from recguide_core.tables import (
     ANY_CPU,
     SCHEMAS,
@@ -99,7 +100,7 @@ def open_log(
         MismatchError: the log in `folder` was made with another model or other settings.
     """
     check_template(settings.template)
-    name = stem(settings.model, settings.device, settings.engine)
+    name = stem(settings.model, place_of(settings.device), settings.engine)
     path = folder / f"{name}.trace.jsonl"
     about = {**asdict(settings), "menu": list(settings.menu), "model_hash": model_hash}
     del about["threads"]
@@ -125,7 +126,7 @@ def close_log(log: Log, settings: ShadowSettings, model_hash: str, **more: str) 
     about = provenance(
         model=settings.model,
         model_hash=model_hash,
-        device=ANY_CPU if settings.device.startswith("cpu") else settings.device,
+        device=ANY_CPU if settings.device.startswith("cpu") else place_of(settings.device),
         source="recguide calibrate",
         data=",".join(sorted({row["data"] for row in rows})),
         seed=str(settings.seed),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from recguide_core.calibration.settings import TABLES, stem
 from recguide_core.errors import UsageError
+from recguide_core.inventory import place_of
 from recguide_core.tables import read_table
 from recguide_core.tables.shipped import SUFFIX
 from recguide_core.tuning.guidance import find
@@ -34,7 +35,7 @@ def read_inputs(
     """
     if cost is not None and clock is not None:
         raise UsageError("Both --cost and --clock are given.", "Name one cost table.")
-    own = stem(settings.model, settings.device, settings.engine)
+    own = _own(settings)
     names = {"value": own, "branch": own, "cost": own}
     places = folder or TABLES
     if trace is not None:
@@ -54,19 +55,19 @@ def read_inputs(
     )
 
 
+def _own(settings: TuneSettings) -> str:
+    return stem(settings.model, place_of(settings.device), settings.engine)
+
+
 def default_policy_path(settings: TuneSettings, inputs: Inputs, folder: Path | None) -> Path:
     """Where the policy goes unless told otherwise: beside the trace, named after the cost table."""
-    name = (
-        inputs.names["cost"]
-        if inputs.clock
-        else stem(settings.model, settings.device, settings.engine)
-    )
+    name = inputs.names["cost"] if inputs.clock else _own(settings)
     return _beside(inputs, folder) / f"{name}{SUFFIX['policy']}"
 
 
 def recording_path(settings: TuneSettings, inputs: Inputs, folder: Path | None) -> Path:
     """Where recordings are kept from one tuning run to the next."""
-    name = f"{stem(settings.model, settings.device, settings.engine)}.recording.npz"
+    name = f"{_own(settings)}.recording.npz"
     return _beside(inputs, folder) / name
 
 

@@ -49,3 +49,13 @@ def test_doctor_tells_whether_the_sglang_here_is_a_known_one(monkeypatch, releas
     found = next(b for b in inventory.back_ends() if b.name == "sglang")
     assert words in found.reason and "0.5.23" in found.reason
     assert not (found.usable and release != "0.5.23")
+
+
+def test_tables_are_named_after_the_gpu_and_not_after_cuda(monkeypatch):
+    torch = pytest.importorskip("torch", reason="needs torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H200")
+    assert inventory.place_of("cuda:1") == "h200"
+    assert inventory.place_of("cpu") == "cpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert inventory.place_of("cuda") == "cuda"
