@@ -89,7 +89,8 @@ def _triton(
 ) -> Execution:
     from recguide_core.engine.fused_runner import FusedRunner
     from recguide_core.kernels import cuda, launch, tiles
-    from recguide_core.kernels.ops_triton import TritonRoundOps, Workspace
+    from recguide_core.kernels.ops_triton import TritonRoundOps
+    from recguide_core.kernels.workspace import Workspace
 
     device = model.transformer.device
     geometry = geometry_of(model.transformer, pool.page_size)

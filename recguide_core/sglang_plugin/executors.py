@@ -156,7 +156,8 @@ def kernel_maker(
     All of them share one scratch memory, sized for the largest bucket: they run one at a time.
     """
     from recguide_core.kernels.cuda import multiprocessors
-    from recguide_core.kernels.ops_triton import TritonRoundOps, Workspace
+    from recguide_core.kernels.ops_triton import TritonRoundOps
+    from recguide_core.kernels.workspace import Workspace
 
     geometry, processors = geometry_of(config, parts), multiprocessors(device)
     rank = 0 if adapter is None else len(adapter.down[0])

@@ -10,7 +10,8 @@ from recguide_core.kernels.check.models import RANK, TINY_RANK
 from recguide_core.kernels.check.shapes import RequestShape, fused, host_rows, page_count
 from recguide_core.kernels.head import OutputHead
 from recguide_core.kernels.ops import Geometry, Rotation, TorchRoundOps, split_qkv
-from recguide_core.kernels.round_state import ReadoutBuffers
+from recguide_core.kernels.round_state import ReadoutBuffers, RowNoise
+from recguide_core.kernels.sampling_torch import noise_table
 from recguide_core.kernels.step_buffers import StepBuffers
 
 ATTENTION_LIMIT = 6e-3
@@ -81,6 +82,7 @@ def readout(bench: Bench) -> None:
             logits = (_noise(bench, rows, g.vocab).float() * 3).to(dtype)
             logits[0, 7] = logits[0, 9] = logits[0].max()
             _compare_readout(bench, g, twin, logits, str(dtype).removeprefix("torch."))
+    _compare_sampling(bench, g, 3 if bench.tiny else 32)
     hidden, width = 70 if bench.tiny else 600, 64 if bench.tiny else 4096
     weight = _noise(bench, g.vocab, width, seed=5) / width**0.5
     x = _noise(bench, hidden, width, seed=6)
@@ -103,6 +105,21 @@ def _compare_readout(
     error = float((got.stats - want.stats).abs().max())
     ids = torch.equal(got.ids, want.ids)
     bench.note("readout", rows=n, dtype=dtype, ids=ids, error=error, ok=ids and error < 1e-4)
+
+
+def _compare_sampling(bench: Bench, g: Geometry, n: int) -> None:
+    """Tokens against the twin on the CPU, whose noise is the one that the table holds."""
+    logits = _noise(bench, n, g.vocab).float() * 3
+    heat = torch.linspace(0.0, 1.5, n)
+    key = torch.arange(n, dtype=torch.int32) * 0x1234567
+    got, want = ReadoutBuffers.sized(n, bench.device), ReadoutBuffers.sized(n)
+    table = noise_table()
+    on_device = (x.to(bench.device) for x in (heat, key, table))
+    bench.ops(g, n, 1).readout(logits, got, RowNoise(*on_device))
+    TorchRoundOps(g).readout(logits.cpu(), want, RowNoise(heat, key, table))
+    ids = torch.equal(got.ids.cpu(), want.ids)
+    error = float((got.stats.cpu() - want.stats).abs().max())
+    bench.note("readout", what="sampling", rows=n, ids=ids, error=error, ok=ids and error < 1e-4)
 
 
 def fused_ops(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -21,9 +22,10 @@ from recguide_core.kernels.round_state import RoundState
 from recguide_core.kernels.rounds import DeviceRounds, RoundSettings
 from recguide_core.kernels.step_buffers import StepBuffers
 from recguide_core.model.transformer import Transformer
-from recguide_core.records import MAX_BLOCK
+from recguide_core.records import MAX_BLOCK, Sampling
 
 PAGE = 16
+WARM = Sampling(temperature=0.8, seed=7)
 OVERLAP = RoundRule(corrections=2, continuation=True)
 EVERYWHERE = RoundRule(delta=2.0, corrections=2, continuation=True)
 
@@ -36,9 +38,10 @@ def rounds(bench: Bench, transformer: Transformer) -> None:
     """Captured rounds emit the same tokens as eager ones, for methods with changing shapes."""
     methods = {"ar": RoundSettings(RoundRule(), 1), "linear": RoundSettings(RoundRule(), 8)}
     methods["overlap"] = RoundSettings(EVERYWHERE, 8)
+    methods["overlap, sampling"] = RoundSettings(EVERYWHERE, 8, sampled=True)
     for name, settings in methods.items():
         if bench.tiny:
-            settings = RoundSettings(settings.rule, min(settings.target, 3))
+            settings = replace(settings, target=min(settings.target, 3))
         eager = _decode(bench, transformer, settings, GraphCache(None, 0, lambda: 0, "eager"))
         cache = bench.graphs()
         replayed = _decode(bench, transformer, settings, cache)
@@ -69,7 +72,8 @@ def _decode(
         forward = DeviceForward(transformer, bench.ops(geometry, total, n, rank), total)
         head = OutputHead(transformer.weights.head, total)
         state = prefill(forward, head, buffers, pools, prompts, order.tolist(),
-                        max_tokens=budget, context=context)  # fmt: skip
+                        max_tokens=budget, context=context,
+                        sampling=[WARM] * n if settings.sampled else ())  # fmt: skip
 
         def make(tokens: int, requests: int) -> RoundOps:
             return bench.ops(geometry, tokens, requests, rank)
