@@ -63,18 +63,25 @@ def prompts(folder: Path, seed: int, per_domain: int, gsm8k: int) -> list[Docume
     return result + [Document("gsm8k", "gsm8k", q, a) for q, a in pairs]
 
 
-def own_answers(weights: Path, asked: list[Document], new_tokens: int) -> list[Example]:
-    """Return own answers and references as examples, in the order of `asked`."""
+def own_answers(
+    weights: Path, asked: list[Document], new_tokens: int, longest: int
+) -> list[Example]:
+    """Return own answers, and references of at most `longest` tokens in the place of others, as
+    examples in the order of `asked`.
+    """
     model = start(weights, "cpu").eval()
     ids = greedy(model, [encode_prompt(d.prompt) for d in asked], new_tokens, batch=96)
-    examples, tally = [], Counter[str]()
+    examples: list[Example] = []
+    tally = Counter[str]()
     for document, answer in zip(asked, ids, strict=True):
         text = decode(answer)
         use = use_of(document, answer, text)
         tally[f"{document.domain}: {'reference' if use is None else use.name.lower()}"] += 1
         if use is None:
             losses = Use.AR_ONLY if document.domain == "gsm8k" else Use.BOTH
-            examples.append(encode(document.prompt, document.answer, losses))
+            reference = encode(document.prompt, document.answer, losses)
+            if len(reference.tokens) - reference.prompt <= longest:
+                examples.append(reference)
         else:
             examples.append(encode(document.prompt, text, use))
     for name, count in sorted(tally.items()):
@@ -99,10 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(args.threads)
     folder = data_folder(args.data_dir)
     asked = prompts(folder, args.seed, args.per_domain, args.gsm8k)
-    examples = own_answers(args.weights, asked, args.new_tokens)
-    examples += mixture(
-        read_recipe(args.recipe), folder, args.seed + 1, args.fresh, human=Use.AR_ONLY
-    )
+    recipe = read_recipe(args.recipe)
+    examples = own_answers(args.weights, asked, args.new_tokens, recipe.data.human_answer)
+    examples += mixture(recipe, folder, args.seed + 1, args.fresh, human=Use.AR_ONLY)
     Random(args.seed).shuffle(examples)
     write_examples(args.out, examples)
     log.info("%d documents -> %s", len(examples), args.out)

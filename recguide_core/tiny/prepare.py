@@ -70,6 +70,7 @@ def mixture(
     for name, share in recipe.data.human.items():
         pairs = [encode(*pair, human) for pair in read_pairs(folder, name)]
         pairs = [e for e in pairs if len(e.tokens) <= recipe.data.longest]
+        pairs = [e for e in pairs if len(e.tokens) - e.prompt <= recipe.data.human_answer]
         wanted = int(count * share)
         order = [i for _ in range(-(-wanted // len(pairs))) for i in rng.sample(pairs, len(pairs))]
         examples += order[:wanted]

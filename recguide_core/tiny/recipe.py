@@ -14,12 +14,17 @@ DEFAULT_RECIPE = Path(__file__).with_name("train.toml")
 
 @dataclass(frozen=True)
 class Data:
-    """`documents` synthetic documents shared out by `mix`; `human` documents per synthetic one."""
+    """`documents` synthetic documents shared out by `mix`; `human` documents per synthetic one.
+
+    Human answers of more than `human_answer` tokens are left out: the longest GSM8K solutions are
+    beyond the model, and what it learns of them is to go in circles.
+    """
 
     longest: int
     documents: int
     mix: dict[str, float]
     human: dict[str, float]
+    human_answer: int = 480
 
 
 @dataclass(frozen=True)
