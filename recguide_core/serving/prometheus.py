@@ -24,6 +24,7 @@ from recguide_core.engine.core import EngineCore
 from recguide_core.records import MAX_BLOCK, BranchKind, Finish, Source
 from recguide_core.serving.admission import Admission
 from recguide_core.serving.branch_watch import BranchWatch
+from recguide_core.serving.execution_metrics import execution_metrics
 from recguide_core.serving.generation import Generation, Piece
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
@@ -140,6 +141,7 @@ class EngineCollector(Collector):
         yield from self._gauges()
         yield from self._counters()
         yield from self._branch_outcomes()
+        yield from execution_metrics(getattr(self._engine, "execution", None))
         info = InfoMetricFamily("recguide_server", "Model, method and lossless guarantee in force")
         info.add_metric([], self._info)
         yield info
