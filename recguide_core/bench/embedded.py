@@ -26,6 +26,7 @@ from recguide_core.bench.target import (
     Reference,
     judge,
     load_policy,
+    make_clock,
     threads_in_use,
 )
 from recguide_core.datasets import Loaded, Prompt, select
@@ -52,6 +53,7 @@ class EmbeddedSite:
         pool = _held_out(loaded.prompts, known) if config.held_out else loaded.prompts
         self._peaks = None
         if config.engine == "embedded":
+            make_clock(config)  # an unknown one is refused before anything runs
             self._peaks = peaks_of(config, model_size(config, self._model.config))
         renders = ModelRenders(self._model)
         raw = self._raw = config.template == "raw"

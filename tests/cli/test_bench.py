@@ -293,7 +293,7 @@ def test_a_step_is_held_against_its_physical_floor(recguide):
     # Weights are read once, whatever the load; what is computed grows with it.
     assert one["bytes"] < two["bytes"] < 1.5 * one["bytes"]
     assert one["flops"] < two["flops"]
-    assert "physical floor" in result.stderr
+    assert "Physical floor / time of a step" in result.stderr
 
 
 def test_a_virtual_clock_has_the_makers_floor(recguide):
