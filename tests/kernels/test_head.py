@@ -41,7 +41,7 @@ def test_no_call_holds_more_than_a_chunk() -> None:
     seen = []
 
     class Spy(TorchRoundOps):
-        def readout(self, logits, into) -> None:
+        def readout(self, logits, into, noise=None) -> None:
             seen.append(tuple(logits.shape))
 
     head = OutputHead(torch.randn(500, 8), 40, budget=9 * (2000 + launch.READOUT_PARTIAL_BYTES))
