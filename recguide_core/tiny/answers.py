@@ -1,9 +1,10 @@
 """Make the token file of the draft stage from the model's own greedy answers.
 
 `python -m recguide_core.tiny.answers --weights FOLDER --data-dir DIR --out FILE`. An own answer is
-kept for both losses if it is right, for the drafting loss only if it merely ends, and is replaced
-by the reference otherwise. Fresh synthetic documents and human ones keep the model from drifting;
-human texts, which the model would not write, feed the AR loss only.
+kept for both losses if it is right and for the drafting loss only if it merely ends; otherwise the
+reference takes its place. A GSM8K answer that goes in circles is kept beside the reference as one
+to avoid. Fresh synthetic documents and human ones keep the model from drifting; human texts, which
+the model would not write, feed the AR loss only.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from recguide_core.tiny.train import start
 log = logging.getLogger(__name__)
 
 VARIED = 0.7
-"""Least share of different 4-grams in an own GSM8K answer; below it the text goes in circles."""
+"""Least share of different 4-grams in an own GSM8K answer that is kept."""
+CIRCLES = 0.5
+"""Below this share an own GSM8K answer goes in circles: it is kept as one to avoid."""
 
 
 def distinct_share(ids: list[int]) -> float:
@@ -42,8 +45,10 @@ def distinct_share(ids: list[int]) -> float:
 
 def use_of(document: Document, ids: list[int], text: str) -> Use | None:
     """Return which losses an own answer feeds, None if the reference has to take its place."""
-    varied = VARIED if document.domain == "gsm8k" else 0.35
-    if ids[-1] != EOS or len(ids) < 12 or distinct_share(ids) < varied:
+    human, varied = document.domain == "gsm8k", distinct_share(ids)
+    if human and varied < CIRCLES:
+        return Use.AVOID
+    if ids[-1] != EOS or len(ids) < 12 or varied < (VARIED if human else 0.35):
         return None
     if document.domain == "gsm8k":
         score = checks.marks(text)
@@ -77,12 +82,12 @@ def own_answers(
         text = decode(answer)
         use = use_of(document, answer, text)
         tally[f"{document.domain}: {'reference' if use is None else use.name.lower()}"] += 1
-        if use is None:
+        if use in (None, Use.AVOID):
             losses = Use.AR_ONLY if document.domain == "gsm8k" else Use.BOTH
             reference = encode(document.prompt, document.answer, losses)
             if len(reference.tokens) - reference.prompt <= longest:
                 examples.append(reference)
-        else:
+        if use is not None:
             examples.append(encode(document.prompt, text, use))
     for name, count in sorted(tally.items()):
         log.info("%s %d", name, count)

@@ -28,6 +28,7 @@ class Noise:
     `blank_share`: all MASK, as a continuation branch. The rest gets a random mask ratio.
     `decay`: weight of slot k is decay**k. `fill_weight`: weight of EOS targets that fill up the
     last block of a finished text. `prompt_weight`: weight of the AR loss inside the prompt.
+    `avoid_weight`: weight of a token that an answer to avoid repeats.
     """
 
     sizes: tuple[int, ...] = (8, 16, 32)
@@ -36,6 +37,7 @@ class Noise:
     decay: float = 0.98
     fill_weight: float = 0.15
     prompt_weight: float = 0.1
+    avoid_weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ class Batch:
     """One dual-stream batch; T clean and S noised columns.
 
     tokens, positions, targets: int64 [n, T + S]. start: int32 [n, S], first position of a noised
-    token's block; block: int32 [n, S], its number, -1 for padding. ar_weight: float32 [n, T];
-    draft_weight: float32 [n, S].
+    token's block; block: int32 [n, S], its number, -1 for padding. ar_weight: float32 [n, T],
+    below zero where the target is to be avoided; draft_weight: float32 [n, S].
     """
 
     tokens: Tensor
@@ -99,6 +101,17 @@ def schedule(examples: Sequence[Example], seed: int, size: int, skip: int) -> It
         epoch += 1
 
 
+def circling(answer: Sequence[int], gram: int = 4, seen: int = 2) -> NDArray[np.bool_]:
+    """Return which tokens end a 4-gram that the answer has had twice before, bool [n]."""
+    counts: dict[tuple[int, ...], int] = {}
+    marked = np.zeros(len(answer), bool)
+    for end in range(gram, len(answer) + 1):
+        key = tuple(answer[end - gram : end])
+        marked[end - 1] = counts.get(key, 0) >= seen
+        counts[key] = counts.get(key, 0) + 1
+    return marked
+
+
 def _edges(first: int, last: int, size: int, rng: np.random.Generator) -> list[int]:
     """Cut [first, last) into blocks of `size` after a first one of random length."""
     offset = first + int(rng.integers(0, size))
@@ -141,10 +154,14 @@ def build(
         tokens[r, :length] = text
         positions[r, :length] = np.arange(length)
         targets[r, : length - 1] = text[1:]
-        if row.use is not Use.DRAFT_ONLY:
+        if row.use is Use.AVOID:
+            ar_weight[r, row.prompt - 1 : length - 1] = -noise.avoid_weight * circling(
+                text[row.prompt :].tolist()
+            )
+        elif row.use is not Use.DRAFT_ONLY:
             ar_weight[r, : row.prompt - 1] = noise.prompt_weight
             ar_weight[r, row.prompt - 1 : length - 1] = 1.0
-        if row.use is Use.AR_ONLY:
+        if row.use in (Use.AR_ONLY, Use.AVOID):
             continue
         size = int(rng.choice(noise.sizes))
         edges = _edges(row.prompt, length, size, rng)

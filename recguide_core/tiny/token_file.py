@@ -23,6 +23,8 @@ class Use(IntEnum):
     BOTH = 0
     DRAFT_ONLY = 1
     AR_ONLY = 2
+    AVOID = 3
+    """An answer that goes in circles: what repeats in it is made less likely."""
 
 
 @dataclass(frozen=True)

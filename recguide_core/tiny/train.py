@@ -47,13 +47,19 @@ def losses(model: TinyModel, forward: Any, batch: Batch) -> tuple[Tensor, Tensor
             (batch.ar_weight, slice(None, clean)),
             (batch.draft_weight, slice(clean, None)),
         ):
-            used = (weight > 0).to(device)
+            used = (weight != 0).to(device)
             w = weight.to(device)[used]
             target = batch.targets[:, part].to(device)[used]
             logits = model.logits(hidden[:, part][used]).float()
             loss = F.cross_entropy(logits, target, reduction="none")
-            result.append((loss * w).sum() / w.sum().clamp(min=1e-6))
+            loss = torch.where(w > 0, loss, unlikelihood(loss))
+            result.append((loss * w.abs()).sum() / w.abs().sum().clamp(min=1e-6))
     return result[0], result[1]
+
+
+def unlikelihood(cross_entropy: Tensor) -> Tensor:
+    """Return -log(1 - p) of targets with -log p (Welleck et al., 2019), bounded where p is one."""
+    return -torch.log1p(-torch.exp(-cross_entropy).clamp(max=0.999))
 
 
 class Run:

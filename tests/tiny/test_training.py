@@ -16,10 +16,10 @@ from recguide_core.tiny.lora import add_adapter, switch_adapter
 from recguide_core.tiny.network import EOS, MASK, Shape, TinyModel
 from recguide_core.tiny.prepare import data_folder
 from recguide_core.tiny.recipe import Stage, read_recipe
-from recguide_core.tiny.streams import Noise, build, schedule
+from recguide_core.tiny.streams import Noise, build, circling, schedule
 from recguide_core.tiny.text import WEIGHTS
 from recguide_core.tiny.token_file import Example, Use, read_examples, write_examples
-from recguide_core.tiny.train import Run
+from recguide_core.tiny.train import Run, losses, unlikelihood
 
 TOY = Shape(
     vocab_size=64,
@@ -105,6 +105,39 @@ def test_a_document_feeds_only_the_losses_it_is_meant_for() -> None:
     assert batch.draft_weight[0].sum() > 0
     assert batch.ar_weight[1].sum() > 0
     assert batch.draft_weight[1].sum() == 0
+
+
+def test_what_repeats_a_third_time_is_marked() -> None:
+    assert not circling([1, 2, 3, 4, 1, 2, 3, 4]).any(), "twice is allowed"
+    marked = circling([1, 2, 3, 4] * 3)
+    assert marked.tolist() == [False] * 11 + [True]
+    assert circling([5] * 9).tolist() == [False] * 5 + [True] * 4
+    assert circling([]).tolist() == []
+
+
+def test_an_answer_to_avoid_makes_only_its_circles_less_likely() -> None:
+    answer = [9, 4, 9, 4, 9, 4, 9, 4, 9, 4]
+    row = Example(np.array([1, 6, 3, *answer]), 3, Use.AVOID)
+    batch = build([row], Noise(sizes=(8,)), np.random.default_rng(0))
+    weights = batch.ar_weight[0, 2 : 2 + len(answer)].tolist()
+    assert weights == [0.0] * 7 + [-1.0] * 3
+    assert batch.draft_weight.sum() == 0
+    torch.manual_seed(0)
+    model = TinyModel(TOY)
+    first = losses(model, model, batch)[0]
+    first.backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter -= 0.1 * parameter.grad
+    assert losses(model, model, batch)[0] < first
+
+
+def test_unlikelihood_is_small_for_unlikely_tokens_and_bounded_for_certain_ones() -> None:
+    p = torch.tensor([1e-6, 0.5, 1.0])
+    values = unlikelihood(-p.log())
+    torch.testing.assert_close(values[:2], -torch.log(1 - p[:2]), rtol=1e-3, atol=1e-6)
+    assert torch.isfinite(values).all()
 
 
 def toy_run() -> Run:
