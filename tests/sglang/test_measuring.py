@@ -1,6 +1,7 @@
 """profile, calibrate, tune and bench with --engine sglang, from the command line, for real."""
 
 import json
+from contextlib import contextmanager
 
 import pytest
 
@@ -23,7 +24,6 @@ TUNE = ("--requests", "3", "--max-tokens", "16", "--menu", MENU, "--concurrency"
         "--iterations", "0")  # fmt: skip
 BENCH = ("--concurrency", "1,4", "--requests", "4", "--max-tokens", "32", "--block-size", "8",
          "--methods", "linear,overlap,tidar,adaptive,recguide")  # fmt: skip
-"""AR is left out here: `tune` serves it."""
 STATE = ("request", "round", "block_size", "chosen", "accepted", "matched", "verdict", "branch")
 
 ROW = ("tokens", "rounds", "forwards", "reused", "round_tokens", "round_block", "round_source",
@@ -36,20 +36,27 @@ def call(*arguments):
     return json.loads(result.stdout), result.stderr
 
 
-@pytest.fixture(scope="module")
-def chain(tmp_path_factory):
-    """The four commands in a folder of their own, one server each; their JSON and the folder."""
-    folder = tmp_path_factory.mktemp("measuring")
+@contextmanager
+def surroundings(folder):
+    """The folder, and what a CPU server needs in its environment."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.delenv("RECGUIDE_DATA_DIR", raising=False)
         patch.setenv("PYTHONPATH", str(HERE / "shims"))
         for name, value in CHECKS.items():
             patch.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory):
+    """The four commands in a folder of their own, one server each; their JSON and the folder."""
+    folder = tmp_path_factory.mktemp("measuring")
+    with surroundings(folder):
         said = {
             "profile": call("profile", "--engine", "sglang", *PROFILE),
             "calibrate": call("calibrate", "--engine", "sglang", *CALIBRATE),
-            "tune": call("tune", "--engine", "sglang", *TUNE),
+            "tune": call("tune", "--engine", "sglang", *TUNE, "--no-served"),
         }
         policy = ("--policy", said["tune"][0]["policy"])
         said["bench"] = call("bench", "--engine", "sglang", *BENCH, *policy, "--out", "run")
@@ -88,12 +95,25 @@ def test_the_trace_is_the_embedded_engines(chain, tmp_path):
     assert keyed(served) == keyed(other)
 
 
-def test_tune_makes_a_policy_and_serves_it(chain):
+def test_tune_makes_a_policy_from_the_engines_own_tables(chain):
     folder, said = chain
-    report, shown = said["tune"]
+    report, _ = said["tune"]
     file = read_policy(folder / report["policy"])
+    assert report["policy"].endswith("cpu-nld-tiny-sglang.policy.json")
     assert file.provenance["engine"] == "sglang"
     assert file.provenance["cost_hash"] == said["profile"][0]["sha256"]
+    assert file.provenance["trace_hash"] == said["calibrate"][0]["hashes"]["trace"]
+    assert "served" not in report
+
+
+@pytest.mark.slow
+def test_tune_serves_its_policy_beside_the_baselines(chain):
+    """The recordings are there already, so one more server is all that this takes."""
+    folder, _ = chain
+    with surroundings(folder):
+        report, shown = call(
+            "tune", "--engine", "sglang", *TUNE, "--out", "runs/tables/served.policy.json"
+        )
     assert [m["concurrency"] for m in report["served"]] == [1, 4]
     for load in report["served"]:
         assert {"ar", "recguide"} <= set(load["methods"])
