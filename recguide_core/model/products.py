@@ -36,7 +36,7 @@ def packed(weight: torch.Tensor) -> torch.Tensor | None:
     """
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return None
-    if not torch.backends.mkldnn.is_available():
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return None
     try:
         with torch.inference_mode():
