@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from interpreted import attention, fused, readout, rounds
+from interpreted import attention, fused, readout, rounds, sampling
 
 from recguide_core.kernels import ops_triton
 
@@ -34,6 +34,12 @@ def split_prefix() -> None:
 def ties() -> None:
     readout.test_rules_and_ties(5000, torch.float32, 1)
     readout.test_rules_and_ties(5000, torch.float32, 132)
+
+
+def noise() -> None:
+    # Flat logits and EOS ids that often win.
+    sampling.test_drawn_rows.hypothesis.inner_test(5, 130, 4)
+    sampling.test_drawn_rows.hypothesis.inner_test(6, 130, 4)
 
 
 def a_round() -> None:
@@ -107,6 +113,10 @@ MUTANTS = (
            "(i == mask_id) | ", "", ties),
     Mutant("EOS as replacement", "readout_triton", ("readout_partials", "readout_merge"),
            "tl.where(token == first, other, first)", "other", ties),
+    Mutant("noise of another value", "sample_triton", ("sample_partials", "sample_merge"),
+           "(mix(code ^ key) >> 9)", "(mix(code ^ key) >> 10)", noise),
+    Mutant("EOS without noise", "sample_triton", ("sample_partials", "sample_merge"),
+           "y = score(z, eos, T, bits, noise, eos >= 0)", "y = z", noise),
     Mutant("accept one more", "settle_triton", ("settle_rounds",),
            "tl.min(tl.where(wrong, i, B - 1), 0)",
            "tl.minimum(tl.min(tl.where(wrong, i, B - 1), 0) + 1, B - 1)", a_round),
