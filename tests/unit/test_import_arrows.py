@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted([*ROOT.glob("recguide_core/**/*.py"), *ROOT.glob("recguide_cli/**/*.py")])
-PURE = ("recguide_core/policy/", "recguide_core/records.py", "recguide_core/metrics.py",
+PURE = ("recguide_core/policy/", "recguide_core/records/", "recguide_core/metrics.py",
         "recguide_core/errors.py")  # fmt: skip
 TORCH_FREE = (
     "recguide_core/engine/planners",
