@@ -72,6 +72,6 @@ class Product:
         self.blocked = packed(weight) if pack else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if self.blocked is None or len(x) < 2:
+        if self.blocked is None or x.shape[0] < 2:
             return F.linear(x, self.weight)
         return _blocked(x, self.blocked)
