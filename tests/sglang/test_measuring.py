@@ -18,7 +18,7 @@ from recguide_core.datasets import load_prompts, select
 from recguide_core.tables import read_policy, read_table
 
 MENU = "1,4,8"
-PROFILE = ("--requests", "1,4", "--block-size", "4,8", "--context", "32", "--budget", "3")
+PROFILE = ("--requests", "1,4", "--block-size", "4,8", "--context", "32", "--budget", "60")
 CALIBRATE = ("--requests", "4", "--max-tokens", "40", "--menu", MENU, "--bins", "4")
 TUNE = ("--requests", "3", "--max-tokens", "16", "--menu", MENU, "--concurrency", "1,4",
         "--iterations", "0")  # fmt: skip
