@@ -15,14 +15,14 @@ from recguide_core.pages import PageTable
 from recguide_core.records import Request
 from recguide_core.tuning.replay import ReplayExecutor
 
-TOKENS = 40
+TOKENS = 64
 BLOCKS = (4, 8, 16)
 MASK = -2
 
 
 @pytest.fixture(scope="module")
 def prompts(tiny):
-    ids = demo_prompts(tiny, 4)
+    ids = demo_prompts(tiny, 6)
     return [ShadowPrompt("demo", f"p{i}", np.asarray(p, np.int64)) for i, p in enumerate(ids)]
 
 

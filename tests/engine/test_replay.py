@@ -18,7 +18,7 @@ from recguide_core.simulator.prices import priced
 from recguide_core.simulator.replay import Recorder, replay_core, serve
 from recguide_core.simulator.run import learned, simulate_cell
 
-LOAD, TOKENS = 3, 40
+LOAD, TOKENS = 3, 80
 
 
 def guide():
