@@ -17,6 +17,13 @@ PACK_BYTES = 512 << 20
 _HINT = 16
 """Tokens for which the blocked layout is chosen; it serves all counts (same benchmark)."""
 
+_COUNTS = (2, 4, *range(8, 65, 8), 80, 96, 112, 128)
+"""Token counts that blocked products run with; others are filled up with zero rows. oneDNN keeps
+half a megabyte for every count it has met, so it must not meet all. Above the last the plain call
+is as fast."""
+
+_FILLED = tuple(next((c for c in _COUNTS if c >= n), 0) for n in range(_COUNTS[-1] + 1))
+
 
 def laid_out(matrix: torch.Tensor) -> torch.Tensor:
     """The same [out, in] matrix in the memory order that one token is multiplied by fastest.
@@ -43,7 +50,7 @@ def packed(weight: torch.Tensor) -> torch.Tensor | None:
             blocked: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(
                 weight.contiguous(), _HINT
             )
-            probe = torch.linspace(-1, 1, 3 * weight.shape[1]).view(3, -1)
+            probe = torch.linspace(-1, 1, 4 * weight.shape[1]).view(4, -1)
             right = torch.allclose(
                 _blocked(probe, blocked), F.linear(probe, weight), rtol=1e-3, atol=1e-3
             )
@@ -72,6 +79,10 @@ class Product:
         self.blocked = packed(weight) if pack else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        if self.blocked is None or x.shape[0] < 2:
+        tokens = x.shape[0]
+        if self.blocked is None or not 1 < tokens <= _COUNTS[-1]:
             return F.linear(x, self.weight)
-        return _blocked(x, self.blocked)
+        filled = _FILLED[tokens]
+        if filled == tokens:
+            return _blocked(x, self.blocked)
+        return _blocked(F.pad(x, (0, 0, 0, filled - tokens)), self.blocked)[:tokens]

@@ -16,7 +16,7 @@ def matrix(rows: int, columns: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("shape", [(48, 32), (32, 48), (37, 19), (1, 5)])
-@pytest.mark.parametrize("tokens", [0, 1, 2, 3, 17, 130])
+@pytest.mark.parametrize("tokens", [0, 1, 2, 3, 17, 128, 130])
 @pytest.mark.parametrize("pack", [False, True])
 def test_a_product_is_the_plain_product(shape: tuple[int, int], tokens: int, pack: bool) -> None:
     weight = matrix(*shape)
@@ -38,6 +38,23 @@ def test_slices_and_strided_inputs() -> None:
     wide = torch.randn(9, 40)
     x = wide[:, 3:19]
     torch.testing.assert_close(product(x), F.linear(x, product.weight))
+
+
+def test_blocked_products_meet_few_token_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each count costs memory for good: a server that has met all of them must not keep growing."""
+    met = set()
+
+    def watched(x: torch.Tensor, blocked: torch.Tensor) -> torch.Tensor:
+        met.add(x.shape[0])
+        return F.linear(x, blocked)
+
+    monkeypatch.setattr(products, "_blocked", watched)
+    product = Product(matrix(24, 16), pack=False)
+    product.blocked = product.weight
+    for tokens in range(300):
+        x = torch.full((tokens, 16), float(tokens))
+        torch.testing.assert_close(product(x), F.linear(x, product.weight))
+    assert len(met) <= 16
 
 
 def test_other_dtypes_and_large_models_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
