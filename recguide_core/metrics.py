@@ -123,6 +123,21 @@ def host_share(step_seconds: float, replay_seconds: float) -> float | None:
     return ratio(step_seconds - replay_seconds, step_seconds)
 
 
+def host_share_of(steps: npt.ArrayLike, replays: npt.ArrayLike) -> float | None:
+    """`host_share` of many steps, of which the tenth with the highest and the tenth with the
+    lowest share are left out: a neighbour on the machine meets one side of a pair only.
+
+    Args:
+        steps: seconds of each step, [n]; replays: seconds of its forward alone, [n, passes], of
+            which the median counts.
+    """
+    wall = np.asarray(steps, np.float64)
+    forward = np.median(np.asarray(replays, np.float64), axis=1) if len(wall) else wall
+    order = np.argsort(forward / wall, kind="stable")
+    kept = order[len(order) // 10 : len(order) - len(order) // 10]
+    return host_share(float(wall[kept].sum()), float(forward[kept].sum()))
+
+
 def steady_window(
     arrivals: Sequence[float], firsts: Sequence[float], concurrency: int
 ) -> tuple[float, float] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from recguide_core.engine.backend import execution_for
@@ -17,7 +18,11 @@ from recguide_core.engine.readings import Executor
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.errors import UsageError
 from recguide_core.kvcache import KVPool
+from recguide_core.metrics import host_share_of
 from recguide_core.model.registry import LoadedModel
+
+REPLAYS = 3
+"""Passes over the kept steps that find the host's share."""
 
 AUTO_KV_BYTES = 4 << 30
 """KV pool of the automatic size at most; on CPU pages cost memory only once touched."""
@@ -109,14 +114,18 @@ class Engine(EngineCore):
     def host_share(self) -> float | None:
         """1 - (kept steps replayed on prebuilt tensors) / (their wall time); None without any.
 
-        Replays overwrite KV slots, so the engine must be idle.
+        Each step is replayed `REPLAYS` times, see `metrics.host_share_of`. Replays overwrite KV
+        slots, so the engine must be idle.
         """
         if not self.runner.kept or not self.idle:
             return None
         self.runner.keep = 0
-        replayed = 0.0
-        for prepared in self.runner.kept:
-            began = time.perf_counter()
-            self.runner.replay(prepared)
-            replayed += time.perf_counter() - began
-        return 1.0 - replayed / sum(self._kept_seconds)
+        passes = []
+        for _ in range(REPLAYS):
+            seconds = []
+            for prepared in self.runner.kept:
+                began = time.perf_counter()
+                self.runner.replay(prepared)
+                seconds.append(time.perf_counter() - began)
+            passes.append(seconds)
+        return host_share_of(self._kept_seconds, np.transpose(passes))

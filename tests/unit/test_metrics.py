@@ -87,6 +87,17 @@ def test_limits(limits, expected):
     assert metrics.within_limits(95.0, 10.0, *limits) is expected
 
 
+def test_the_share_of_many_steps_leaves_out_disturbed_ones():
+    steps = np.full(20, 1.0)
+    replays = np.full((20, 3), 0.9)
+    replays[:, 1] = 5.0
+    assert metrics.host_share_of(steps, replays) == pytest.approx(0.1), "the median pass counts"
+    steps[3], replays[7] = 9.0, 4.0
+    assert metrics.host_share_of(steps, replays) == pytest.approx(0.1), "both ends are cut"
+    assert metrics.host_share_of([2.0], [[1.0, 1.0, 1.0]]) == pytest.approx(0.5)
+    assert metrics.host_share_of([], []) is None
+
+
 def test_host_share():
     assert metrics.host_share(1.0, 0.9) == pytest.approx(0.1)
     assert metrics.host_share(0.0, 0.0) is None
