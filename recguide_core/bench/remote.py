@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -23,6 +23,9 @@ from recguide_core.bench.load import Job
 from recguide_core.errors import DataError, UsageError
 from recguide_core.records import Finish, Finished, Request
 
+Event = TypeVar("Event")
+CHAT = "chat/completions"
+"""The API's streamed route."""
 PATIENCE_S = 0.002
 """Longest wait of a step without news, so that arrivals are not held up."""
 
@@ -135,19 +138,13 @@ class RemoteTarget:
         threading.Thread(target=self._ask, args=(request.key, body), daemon=True).start()
 
     def step(self) -> Iterable[RemoteEvent]:
-        try:
-            found = [self._news.get(timeout=PATIENCE_S)]
-        except queue.Empty:
-            return []
-        while not self._news.empty():
-            found.append(self._news.get_nowait())
-        return found
+        return arrived(self._news)
 
     def _ask(self, key: str, body: dict[str, Any]) -> None:
         finish, error = Finish.ERROR, None
         usage: dict[str, Any] = {}
         try:
-            for part in stream(self._address, body):
+            for part in stream(self._address, CHAT, body):
                 usage |= usage_of(part)
                 text, ending = _choice(part)
                 finish = ending or finish
@@ -179,12 +176,27 @@ def request_body(
     }
 
 
-def stream(address: Address, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """The JSON parts of a streamed answer; ValueError when the server refuses."""
+def arrived(news: queue.Queue[Event]) -> list[Event]:
+    """Everything that has arrived, after a wait of at most `PATIENCE_S` for the first."""
+    try:
+        found = [news.get(timeout=PATIENCE_S)]
+    except queue.Empty:
+        return []
+    while not news.empty():
+        found.append(news.get_nowait())
+    return found
+
+
+def stream(address: Address, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The JSON parts of a streamed answer; ValueError when the server refuses.
+
+    Args:
+        path: below the API's root when relative, as it is when it begins with a slash.
+    """
     connection = address.connect()
     try:
-        path = f"{address.root}/chat/completions"
-        connection.request("POST", path, json.dumps(body), address.headers)
+        where = path if path.startswith("/") else f"{address.root}/{path}"
+        connection.request("POST", where, json.dumps(body), address.headers)
         answer = connection.getresponse()
         if answer.status != 200:
             text = answer.read(2000).decode(errors="replace").strip()

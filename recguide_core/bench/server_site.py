@@ -14,7 +14,7 @@ import numpy as np
 from recguide_core.bench.config import SERVER, BenchConfig, Cell
 from recguide_core.bench.jobs import WARMUP_TEXTS, WARMUP_TOKENS, cooldown_jobs, next_turn
 from recguide_core.bench.load import Job
-from recguide_core.bench.remote import Address, RemoteTarget, request_body, stream, usage_of
+from recguide_core.bench.remote import CHAT, Address, RemoteTarget, request_body, stream, usage_of
 from recguide_core.bench.replay import trace_texts
 from recguide_core.bench.rows import RequestRow
 from recguide_core.datasets import Loaded, Prompt, select
@@ -74,7 +74,7 @@ class ServerSite:
         messages = [{"role": "user", "content": text}]
         body = request_body(self._model, messages, max_tokens=1)
         try:
-            counts = [usage_of(part) for part in stream(self._address, body)]
+            counts = [usage_of(part) for part in stream(self._address, CHAT, body)]
         except (OSError, http.client.HTTPException, ValueError) as fault:
             raise DataError(
                 f"{self._address.url} does not answer a probe: {fault}.", "Check the server."

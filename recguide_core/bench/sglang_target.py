@@ -7,7 +7,6 @@ The plugin tells the rounds of a request that asks for them: one entry a token i
 from __future__ import annotations
 
 import http.client
-import json
 import queue
 import threading
 import time
@@ -19,14 +18,12 @@ import numpy as np
 
 from recguide_core.bench.config import Cell
 from recguide_core.bench.load import Job
-from recguide_core.bench.remote import Address
+from recguide_core.bench.remote import Address, arrived, stream
 from recguide_core.bench.server_site import scrape
 from recguide_core.errors import DataError
 from recguide_core.metrics import ratio
 from recguide_core.records import Finish, Finished, Request, Source
 
-PATIENCE_S = 0.002
-"""Longest wait of a step without news, so that arrivals are not held up."""
 FLUSHED_WITHIN_S = 30.0
 _OWN_DRAFTS = (Source.NONE, Source.DRAFT, Source.DRAFTER)
 
@@ -84,13 +81,7 @@ class SglangTarget:
         threading.Thread(target=self._ask, args=(request.key, body), daemon=True).start()
 
     def step(self) -> Iterable[ServedEvent]:
-        try:
-            found = [self._news.get(timeout=PATIENCE_S)]
-        except queue.Empty:
-            return []
-        while not self._news.empty():
-            found.append(self._news.get_nowait())
-        return found
+        return arrived(self._news)
 
     def open_window(self) -> None:
         """Warm-up is over: no prompt of the window is cached, and counting begins."""
@@ -124,7 +115,7 @@ class SglangTarget:
         reader = _Answer(key)
         with self._room:
             try:
-                for part in stream(self._address, body):
+                for part in stream(self._address, "/generate", body):
                     for event in reader.take(part):
                         self._news.put(event)
                 if not reader.ended:
@@ -195,25 +186,6 @@ class _Answer:
             round_tokens=len(known) - first,
             error=error,
         )
-
-
-def stream(address: Address, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Parts of a streamed answer of `/generate`; ValueError when the server refuses."""
-    connection = address.connect()
-    try:
-        connection.request("POST", "/generate", json.dumps(body), address.headers)
-        answer = connection.getresponse()
-        if answer.status != 200:
-            text = answer.read(2000).decode(errors="replace").strip()
-            raise ValueError(f"HTTP {answer.status}: {text}")
-        for line in answer:
-            data = line.decode().strip().removeprefix("data:").strip()
-            if data == "[DONE]":
-                return
-            if data.startswith("{"):
-                yield json.loads(data)
-    finally:
-        connection.close()
 
 
 def flush(address: Address) -> None:
