@@ -7,6 +7,7 @@ alone, the reader's system. Every mark carries a title that shows on hover.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from html import escape
 
@@ -171,8 +172,9 @@ def _scale(
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Round values that cover [low, high], about `count` steps of 1, 2 or 5 times a power of 10."""
-    if not high > low:
-        high = low + (abs(low) or 1.0)
+    # A span below the smallest normal number has no power of ten to step by.
+    if high - low < sys.float_info.min * 1e3:
+        high = low + (abs(low) if abs(low) > sys.float_info.min * 1e3 else 1.0)
     rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)

@@ -5,7 +5,7 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from recguide_core.bench.config import Cell
@@ -259,6 +259,9 @@ def test_lines_and_bars_place_values_where_the_axis_says():
 
 
 @given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6))
+@example(0.0, 5e-324)
+@example(-5e-324, -5e-324)
+@example(3.0, 3.0)
 def test_ticks_cover_the_values(a, b):
     ticks = nice_ticks(min(a, b), max(a, b))
     assert 2 <= len(ticks) <= 12
