@@ -17,10 +17,10 @@ PACK_BYTES = 512 << 20
 _HINT = 16
 """Tokens for which the blocked layout is chosen; it serves all counts (same benchmark)."""
 
-_COUNTS = (2, 4, *range(8, 65, 8), 80, 96, 112, 128)
+_COUNTS = (2, 4, *range(8, 65, 8), *range(80, 129, 16), *range(160, 257, 32), *range(320, 513, 64))
 """Token counts that blocked products run with; others are filled up with zero rows. oneDNN keeps
-half a megabyte for every count it has met, so it must not meet all. Above the last the plain call
-is as fast."""
+half a megabyte for every count it has met, so it must not meet all. More tokens than the last go
+through in pieces of that many."""
 
 _FILLED = tuple(next((c for c in _COUNTS if c >= n), 0) for n in range(_COUNTS[-1] + 1))
 
@@ -80,8 +80,10 @@ class Product:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         tokens = x.shape[0]
-        if self.blocked is None or not 1 < tokens <= _COUNTS[-1]:
+        if self.blocked is None or tokens < 2:
             return F.linear(x, self.weight)
+        if tokens > _COUNTS[-1]:
+            return torch.cat([self(piece) for piece in x.split(_COUNTS[-1])])
         filled = _FILLED[tokens]
         if filled == tokens:
             return _blocked(x, self.blocked)
