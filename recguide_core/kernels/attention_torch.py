@@ -185,7 +185,9 @@ class TorchAttention:
             else:
                 keys = torch.from_numpy(self.pool.slots(request, 0, length)).to(self.device)
             mask = self._mask(layout, i, length)
-            out.append(_Single(first, last, keys, None if mask is None else self._upload(mask[None])))
+            out.append(
+                _Single(first, last, keys, None if mask is None else self._upload(mask[None]))
+            )
         return out
 
     def _plan_uniform(self, layout: PackedLayout) -> _Uniform | None:
