@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from recguide_core.kernels import launch
+from recguide_core.kernels import filtered_rows, launch
 from recguide_core.kernels.ops import RoundOps
 from recguide_core.kernels.round_state import ReadoutBuffers, RowNoise
 
@@ -43,12 +43,24 @@ class OutputHead:
         into: ReadoutBuffers,
         noise: RowNoise | None = None,
     ) -> None:
-        """Fill `into` for every row of `hidden`; `noise`: of rows that may sample."""
+        """Fill `into` for every row of `hidden`; `noise`: of rows that may sample.
+
+        Rows of requests that filter are read a second time (`filtered_rows`).
+        """
         for lo in range(0, len(hidden), self.rows):
             hi = min(lo + self.rows, len(hidden))
             logits = self.logits[: hi - lo]
             self._project(hidden[lo:hi], logits)
             ops.readout(logits, into.rows(lo, hi), None if noise is None else noise.rows(lo, hi))
+        if noise is None or noise.filtered is None:
+            return
+        g, most = ops.geometry, max(1, self.rows // filtered_rows.COPIES)
+        for lo in range(0, len(noise.filtered.index), most):
+            part = filtered_rows.part(noise.filtered, lo, lo + most)
+            # Captured graphs keep no list of rows: every place is read, the used ones are kept.
+            logits = self.logits[: len(part.index)]
+            self._project(hidden[part.index], logits)
+            filtered_rows.reread(logits, part, noise.table, into, g.mask_id, g.eos_ids)
 
     def project(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits fp32 [n, V]; up to `rows` rows lie in the shared buffer, until the next call."""

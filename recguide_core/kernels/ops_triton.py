@@ -36,7 +36,7 @@ from recguide_core.kernels.workspace import Workspace
 from recguide_core.records import MAX_BLOCK
 
 LOG2_E = math.log2(math.e)
-_SAMPLING = ("temperature", "noise_key")
+_SAMPLING = ("temperature", "noise_key", "top_k", "top_p", "min_p")
 """Fields of the state that only the read-out wants."""
 
 

@@ -28,7 +28,7 @@ from recguide_core.kernels.round_state import (
     RoundPlan,
     RoundState,
 )
-from recguide_core.kernels.row_noise import NoiseSource
+from recguide_core.kernels.row_noise import NoiseSource, any_filter
 from recguide_core.model.transformer import Transformer
 from recguide_core.records import MAX_BLOCK
 
@@ -76,6 +76,7 @@ class PlannedRounds:
         self._make_ops = make_ops
         self._head = OutputHead(transformer.weights.head, self.capacity)
         self._noise = NoiseSource(device) if sampled else None
+        self._filters = sampled and any_filter(state)
         self._forwards: dict[int, DeviceForward] = {}
         self.rows = PackedRows.sized(self.capacity, slots, device)
         self.read = ReadoutBuffers.sized(self.capacity, device)
@@ -151,6 +152,8 @@ class PlannedRounds:
         ops = forward.ops
         ops.assemble(self.state, self.plan, self.rows)
         rows, read = self.rows.head(tokens), self.read.rows(0, tokens)
-        noise = None if self._noise is None else self._noise.of(rows, self.state)
+        noise = None
+        if self._noise is not None:
+            noise = self._noise.of(rows, self.state, tokens if self._filters else 0)
         forward.read(rows, self.table, self.state.committed, self.pools, self._head, read, noise)
         ops.settle(self.state, self.plan, self.rows, self.read, self.emitted, self.decisions)

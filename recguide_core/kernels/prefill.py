@@ -10,7 +10,7 @@ import torch
 from recguide_core.kernels.device_forward import DeviceForward, Pools
 from recguide_core.kernels.head import OutputHead
 from recguide_core.kernels.round_state import ReadoutBuffers, RoundState
-from recguide_core.kernels.row_noise import NoiseSource, set_sampling
+from recguide_core.kernels.row_noise import NoiseSource, filters, set_sampling
 from recguide_core.kernels.step_buffers import HostRows, StepBuffers
 from recguide_core.records import Sampling
 
@@ -66,7 +66,8 @@ def prefill(
     noise = None
     if sampling:
         set_sampling(state, sampling)
-        noise = NoiseSource(hidden.device).at(state, lengths)
+        filtered = len(prompts) if any(filters(one) for one in sampling) else 0
+        noise = NoiseSource(hidden.device).at(state, lengths, filtered)
     head.run(forward.ops, hidden[lasts], read, noise)
     state.live.fill_(1)
     state.committed.copy_(lengths)

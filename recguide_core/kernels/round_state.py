@@ -21,7 +21,7 @@ needs one for every verified position."""
 STOP_IDS = 8
 """Stop ids that a request may bring along."""
 
-_STATE_FLOATS = frozenset({"margin", "confidence", "e1", "e2", "temperature"})
+_STATE_FLOATS = frozenset({"margin", "confidence", "e1", "e2", "temperature", "top_p", "min_p"})
 _STATE_WIDTH = {
     **dict.fromkeys(("draft", "alt", "margin", "confidence"), MAX_BLOCK),
     "stop_ids": STOP_IDS,
@@ -62,6 +62,7 @@ class RoundState(_Buffers):
             none, int32 [N, STOP_IDS]; ignore_eos: go on behind EOS, int32 [N].
         temperature: T, 0 = greedy, fp32 [N]; noise_key: bits of `sampling_torch.seed_key`,
             int32 [N].
+        top_k: 0 = off, int32 [N]; top_p: 1 = off, min_p: 0 = off, fp32 [N].
     """
 
     live: torch.Tensor
@@ -85,6 +86,9 @@ class RoundState(_Buffers):
     ignore_eos: torch.Tensor
     temperature: torch.Tensor
     noise_key: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
 
     @classmethod
     def over(cls, flat: torch.Tensor, slots: int) -> RoundState:
@@ -105,7 +109,9 @@ class RoundState(_Buffers):
     def sized(cls, slots: int, device: torch.device | str = "cpu") -> RoundState:
         flat = torch.zeros(cls.flat_size(slots), dtype=torch.int32, device=device)
         state = cls.over(flat, slots)
-        blanks = (("alt", -1), ("margin", 1.0), ("confidence", 1.0), ("stop_ids", -1))
+        blanks = (
+            ("alt", -1), ("margin", 1.0), ("confidence", 1.0), ("stop_ids", -1), ("top_p", 1.0),
+        )  # fmt: skip
         for name, value in blanks:
             getattr(state, name).fill_(value)
         state.e1.fill_(float("nan"))
@@ -140,15 +146,15 @@ class RoundPlan(_Buffers):
         return cls(ints(0), ints(0), ints(-1, k), ints(0, k), ints(-1, k), ints(0, k))
 
     @classmethod
-    def over(cls, flat: torch.Tensor, slots: int) -> RoundPlan:
-        """Views of one int32 buffer of `flat_size(slots)` elements; K = `BRANCHES`."""
-        act, block, *grids = _cut(flat, [slots, slots, *[slots * BRANCHES] * 4])
-        kind, parent, alt, branch_block = (g.view(slots, BRANCHES) for g in grids)
+    def over(cls, flat: torch.Tensor, slots: int, branches: int = BRANCHES) -> RoundPlan:
+        """Views of one int32 buffer of `flat_size(slots, branches)` elements; K = `branches`."""
+        act, block, *grids = _cut(flat, [slots, slots, *[slots * branches] * 4])
+        kind, parent, alt, branch_block = (g.view(slots, branches) for g in grids)
         return cls(act, block, kind, parent, alt, branch_block)
 
     @staticmethod
-    def flat_size(slots: int) -> int:
-        return slots * (2 + 4 * BRANCHES)
+    def flat_size(slots: int, branches: int = BRANCHES) -> int:
+        return slots * (2 + 4 * branches)
 
 
 @dataclass(slots=True)
@@ -228,6 +234,25 @@ class Emitted(_Buffers):
 
 
 @dataclass(frozen=True, slots=True)
+class FilteredRows:
+    """Packed tokens to be read once more, with top-k, top-p and min-p: F places.
+
+    Attributes:
+        index: the tokens, those that filter first, int64 [F]; use: whether one filters, bool [F].
+        heat: fp32 [F]; key: `sampling_torch.position_key`, int64 [F].
+        top_k: int64 [F]; top_p, min_p: fp32 [F].
+    """
+
+    index: torch.Tensor
+    use: torch.Tensor
+    heat: torch.Tensor
+    key: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class RowNoise:
     """How each packed token is sampled; without it all are greedy.
 
@@ -235,11 +260,13 @@ class RowNoise:
         heat: temperature T of the token's request, 0 = greedy, fp32 [T].
         key: bits of `sampling_torch.position_key` for the position that it predicts, int32 [T].
         table: `sampling_torch.noise_table` on the device, fp32 [2^23].
+        filtered: tokens whose requests filter, None when there can be none.
     """
 
     heat: torch.Tensor
     key: torch.Tensor
     table: torch.Tensor
+    filtered: FilteredRows | None = None
 
     def rows(self, lo: int, hi: int) -> RowNoise:
         return RowNoise(self.heat[lo:hi], self.key[lo:hi], self.table)

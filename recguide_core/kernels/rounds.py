@@ -30,7 +30,7 @@ from recguide_core.kernels.round_state import (
     RoundPlan,
     RoundState,
 )
-from recguide_core.kernels.row_noise import NoiseSource
+from recguide_core.kernels.row_noise import NoiseSource, any_filter
 from recguide_core.model.transformer import Transformer
 from recguide_core.records import MAX_BLOCK
 
@@ -102,6 +102,7 @@ class DeviceRounds:
         self._make_ops = make_ops
         self._head = OutputHead(transformer.weights.head, self.capacity)
         self._noise = NoiseSource(device) if settings.sampled else None
+        self._filters = settings.sampled and any_filter(state)
         self._forwards: dict[int, DeviceForward] = {}
         self._choose_and_assemble(self._forward(self.capacity))
         self.tokens = int(self.rows.q_ptr[-1])
@@ -150,7 +151,9 @@ class DeviceRounds:
 
     def _run(self, forward: DeviceForward, tokens: int) -> None:
         rows, read = self.rows.head(tokens), self.read.rows(0, tokens)
-        noise = None if self._noise is None else self._noise.of(rows, self.state)
+        noise = None
+        if self._noise is not None:
+            noise = self._noise.of(rows, self.state, tokens if self._filters else 0)
         forward.read(rows, self.table, self.state.committed, self.pools, self._head, read, noise)
         forward.ops.settle(
             self.state, self.plan, self.rows, self.read, self.emitted, self.settings.decisions

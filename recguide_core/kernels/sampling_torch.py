@@ -86,23 +86,37 @@ def gumbel_of(key: torch.Tensor, vocab: int) -> torch.Tensor:
     return -torch.log(-torch.log(_uniform(_bits(key, vocab))))
 
 
+def gumbel_looked_up(key: torch.Tensor, table: torch.Tensor, vocab: int) -> torch.Tensor:
+    """`gumbel_of` by `noise_table`: the host's noise on any device, float32 [S, vocab]."""
+    return table[_bits(key, vocab)]
+
+
 def filter_scores(scores: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
     """Drop what top-k, top-p and min-p exclude; scores [S, V] are already divided by T.
 
     Ties at a cut keep the lower token ids (a stable sort decides the rank).
     """
-    top_k = torch.where(rows.top_k > 0, rows.top_k, scores.shape[-1])
     plain = bool((rows.top_k == 0).all() and (rows.top_p >= 1).all() and (rows.min_p <= 0).all())
-    if plain:
-        return scores
+    return scores if plain else filter_sorted(scores, rows.top_k, rows.top_p, rows.min_p)
+
+
+def filter_sorted(
+    scores: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
+) -> torch.Tensor:
+    """`filter_scores` for rows of any settings, without asking whether one filters: graph-safe.
+
+    Args:
+        top_k: int64 [S], 0 = off; top_p, min_p: float32 [S].
+    """
     ordered, order = torch.sort(scores, dim=-1, descending=True, stable=True)
     probability = ordered.softmax(-1)
     before = probability.cumsum(-1) - probability
     rank = torch.arange(scores.shape[-1], device=scores.device)
-    top_p = rows.top_p.unsqueeze(1)
+    most = torch.where(top_k > 0, top_k, scores.shape[-1]).unsqueeze(1)
+    top_p = top_p.unsqueeze(1)
     # A rounded sum can reach 1 before the tail; a row without top-p keeps all of it, as alone.
-    keep = (rank < top_k.unsqueeze(1)) & ((before < top_p) | (top_p >= 1))
-    keep &= probability >= rows.min_p.unsqueeze(1) * probability[:, :1]
+    keep = (rank < most) & ((before < top_p) | (top_p >= 1))
+    keep &= probability >= min_p.unsqueeze(1) * probability[:, :1]
     keep[:, 0] = True
     kept = torch.zeros_like(keep).scatter_(1, order, keep)
     return scores.masked_fill(~kept, FILTERED)
