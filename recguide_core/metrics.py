@@ -128,11 +128,9 @@ def host_share_of(steps: npt.ArrayLike, replays: npt.ArrayLike) -> float | None:
     lowest share are left out: a neighbour on the machine meets one side of a pair only.
 
     Args:
-        steps: seconds of each step, [n]; replays: seconds of its forward alone, [n, passes], of
-            which the median counts.
+        steps: seconds of each step, [n]; replays: seconds of its forward alone, [n].
     """
-    wall = np.asarray(steps, np.float64)
-    forward = np.median(np.asarray(replays, np.float64), axis=1) if len(wall) else wall
+    wall, forward = np.asarray(steps, np.float64), np.asarray(replays, np.float64)
     order = np.argsort(forward / wall, kind="stable")
     kept = order[len(order) // 10 : len(order) - len(order) // 10]
     return host_share(float(wall[kept].sum()), float(forward[kept].sum()))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from recguide_core.bench.config import BenchConfig, Cell
 from recguide_core.bench.jobs import (
@@ -27,7 +28,6 @@ from recguide_core.bench.target import (
     judge,
     load_policy,
     make_clock,
-    threads_in_use,
 )
 from recguide_core.datasets import Loaded, Prompt, select
 from recguide_core.datasets.benchmarks import instruction
@@ -84,7 +84,7 @@ class EmbeddedSite:
             "trace": None if trace is None else trace.as_record(),
             "peaks": None if self._peaks is None else self._peaks.as_record(),
             "prefix_cache": False,
-            "threads": config.threads or threads_in_use(),
+            "threads": config.threads or torch.get_num_threads(),
         }
 
     def _read(self, config: BenchConfig) -> LoadedModel:

@@ -65,8 +65,10 @@ class CellTarget(Target, Protocol):
     def window_record(self) -> dict[str, Any]:
         """More columns of the cell's row, counted since the window opened."""
 
-    def host_share(self) -> float | None:
-        """Share of the steps that is not their forward, or None."""
+    def host_share(self, jobs: Sequence[Job]) -> float | None:
+        """Share of a step that is not its forward, measured behind the window on jobs that are
+        sent for it once more and are in no row; None where it cannot be known.
+        """
 
 
 class Site(Protocol):
@@ -200,7 +202,7 @@ def _measure(bench: _Bench, cell: Cell) -> dict[str, Any]:
         "warmup": {"requests": len(warm), "seconds": opened - began},
         "cooldown": {"requests": len(cool), "seconds": target.now() - closed},
     }
-    host = target.host_share()
+    host = target.host_share(jobs)
     if config.check:
         bench.watcher.checking(cell)
         site.check(rows)

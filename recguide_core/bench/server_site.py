@@ -104,7 +104,8 @@ class ServerTarget(RemoteTarget):
         after = scrape(self._server)
         return {"server_metrics": speculation_of(self._before, after)}
 
-    def host_share(self) -> float | None:
+    def host_share(self, jobs: Sequence[Job]) -> float | None:
+        del jobs
         return None
 
 

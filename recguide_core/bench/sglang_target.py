@@ -10,7 +10,7 @@ import http.client
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,7 +108,8 @@ class SglangTarget:
             "floor": None,
         }
 
-    def host_share(self) -> float | None:
+    def host_share(self, jobs: Sequence[Job]) -> float | None:
+        del jobs
         return None
 
     def _ask(self, key: str, body: dict[str, Any]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from recguide_core.bench.lossless import classify, first_difference
 from recguide_core.bench.observe import DraftQuality
 from recguide_core.bench.peaks import element_size, model_size
 from recguide_core.bench.rows import RequestRow
-from recguide_core.engine import one_token_runner
+from recguide_core.engine import host_share, one_token_runner
 from recguide_core.engine.clock import Clock, WallClock
 from recguide_core.engine.engine import Engine
 from recguide_core.engine.methods import make_planner
@@ -34,13 +36,8 @@ from recguide_core.tuning.guidance import Tuned, find, load_tuned
 
 BEST_TOKENS = 8
 """Alternatives read at a place where two texts part."""
-REPLAYED_STEPS = 64
-"""Steps whose forwards are run again to find the host's share."""
-
-
-def threads_in_use() -> int:
-    """CPU threads of torch."""
-    return torch.get_num_threads()
+PAIRED_STEPS = 64
+"""Steps behind the window whose forwards run twice, to find the host's share."""
 
 
 class ModelRenders:
@@ -80,6 +77,7 @@ class EngineTarget:
         )
         self._config = config
         self._emitted, self._idle = 0, 0.0
+        self._loads: list[int] = []
         # A second model's forwards are no part of the target's floor.
         self._peaks = None if cell.method == "dflash" else peaks
         settings = engine_settings(config, cell.concurrency)
@@ -92,6 +90,7 @@ class EngineTarget:
         self.engine.submit(request)
 
     def step(self) -> Iterable[TokenEvent]:
+        self._loads.append(self.engine.load)
         events = self.engine.step()
         self._emitted += sum(len(event.tokens) for event in events)
         return events
@@ -105,13 +104,13 @@ class EngineTarget:
         self._idle += self.now() - began
 
     def open_window(self) -> None:
-        """Warm-up is over: what is kept of steps from here on belongs to the window."""
-        self.engine.keep_steps(REPLAYED_STEPS)
+        """Warm-up is over: what is counted from here on belongs to the window."""
         self.drafts = DraftQuality()
         self.engine.observers = [self.drafts]
         self._before = replace(self.engine.counters)
         self._opened = self.now()
         self._emitted, self._idle = 0, 0.0
+        self._loads.clear()
 
     def window_record(self) -> dict[str, Any]:
         """What the engine counted since the window opened; times are of the run's clock."""
@@ -140,10 +139,20 @@ class EngineTarget:
         size = model_size(self._config, self.engine.model.config)
         return floor_of(size, element_size(self._config), mean, self._peaks)
 
-    def host_share(self) -> float | None:
-        """Host's share of the kept steps on the wall's clock; the engine must be idle."""
-        timed = self.clock == "wall" and not self._config.bitwise
-        return self.engine.host_share() if timed else None
+    def host_share(self, jobs: Sequence[Job]) -> float | None:
+        """Host's share of a step on the wall's clock, at the median load of the window's steps.
+
+        The bitwise runner computes deciding tokens outside its forwards, so it has none.
+        """
+        if self.clock != "wall" or self._config.bitwise or not self._loads:
+            return None
+        ignore_eos = self._config.ignore_eos
+        requests = (
+            Request(f"host/{number}", job.tokens, job.max_tokens, ignore_eos=ignore_eos)
+            for number, job in enumerate(cycle([job for job in jobs if job.fault is None]))
+        )
+        at_once = round(statistics.median(self._loads))
+        return host_share.measure(self.engine, requests, at_once, PAIRED_STEPS)
 
     @property
     def clock(self) -> str:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 
 from recguide_core.engine.backend import execution_for
 from recguide_core.engine.clock import Clock
 from recguide_core.engine.core import EngineCore
 from recguide_core.engine.drafter import DrafterExecutor, HiddenDrafter, load_dflash
-from recguide_core.engine.events import Event
 from recguide_core.engine.planners import Planner
 from recguide_core.engine.readings import Executor
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.errors import UsageError
 from recguide_core.kvcache import KVPool
-from recguide_core.metrics import host_share_of
 from recguide_core.model.registry import LoadedModel
-
-REPLAYS = 3
-"""Passes over the kept steps that find the host's share."""
 
 AUTO_KV_BYTES = 4 << 30
 """KV pool of the automatic size at most; on CPU pages cost memory only once touched."""
@@ -90,42 +83,8 @@ class Engine(EngineCore):
             clock=clock,
             vocab=model.config.vocab,
         )
-        self._kept_seconds: list[float] = []
 
     def _executor(self, planners: Sequence[Planner]) -> Executor:
         if not any(planner.name == "dflash" for planner in planners):
             return self.execution.executor
         return DrafterExecutor(self.runner, self.drafter or load_dflash(self.model))
-
-    def step(self) -> list[Event]:
-        steps, began = self.counters.steps, time.perf_counter()
-        kept = len(self.runner.kept)
-        events = super().step()
-        if self.counters.steps > steps and len(self.runner.kept) > kept:
-            self._kept_seconds.append(time.perf_counter() - began)
-        return events
-
-    def keep_steps(self, count: int) -> None:
-        """Keep the tensors of the next `count` steps for `host_share`."""
-        self.runner.kept.clear()
-        self._kept_seconds.clear()
-        self.runner.keep = count
-
-    def host_share(self) -> float | None:
-        """1 - (kept steps replayed on prebuilt tensors) / (their wall time); None without any.
-
-        Each step is replayed `REPLAYS` times, see `metrics.host_share_of`. Replays overwrite KV
-        slots, so the engine must be idle.
-        """
-        if not self.runner.kept or not self.idle:
-            return None
-        self.runner.keep = 0
-        passes = []
-        for _ in range(REPLAYS):
-            seconds = []
-            for prepared in self.runner.kept:
-                began = time.perf_counter()
-                self.runner.replay(prepared)
-                seconds.append(time.perf_counter() - began)
-            passes.append(seconds)
-        return host_share_of(self._kept_seconds, np.transpose(passes))

@@ -6,11 +6,13 @@ Knows rows and tensors; knows nothing of methods, requests or policy.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
 from recguide_core.engine.readings import ReadoutNeeds, StepReadings
+from recguide_core.engine.repetition import Repetition
 from recguide_core.engine.rows import PackedStep
 from recguide_core.kernels.attention_torch import PackedLayout, TorchAttention
 from recguide_core.kernels.readout_torch import log_probabilities, read_out
@@ -23,7 +25,7 @@ from recguide_core.records import IntArray
 
 @dataclass(slots=True)
 class PreparedStep:
-    """Tensors of a step, ready to run (also what the host-share replay runs again)."""
+    """Tensors of a step, ready to run."""
 
     batch: TokenBatch
     attention: Attention
@@ -31,21 +33,26 @@ class PreparedStep:
 
 
 class TorchRunner:
-    """The torch back end: CPU default, and the eager path on CUDA."""
+    """The torch back end: CPU default, and the eager path on CUDA.
 
-    def __init__(self, model: LoadedModel, pool: KVPool, *, keep_steps: int = 0) -> None:
+    Attributes:
+        repetition: runs every forward twice while the host's share is measured, else None.
+    """
+
+    def __init__(self, model: LoadedModel, pool: KVPool) -> None:
         self.model = model
         self.pool = pool
         self.device = model.transformer.device
-        self.keep = keep_steps
-        self.kept: list[PreparedStep] = []
+        self.repetition: Repetition | None = None
 
     def execute(self, step: PackedStep, needs: ReadoutNeeds) -> StepReadings:
         with torch.inference_mode():
             prepared = self.prepare(step, needs)
-            if len(self.kept) < self.keep:
-                self.kept.append(prepared)
-            return self._run(prepared, step, needs)
+            if self.repetition is None:
+                return self._run(prepared, step, needs)
+            return self.repetition(
+                partial(self._run, prepared, step, needs), partial(self.repeat, prepared)
+            )
 
     def prepare(self, step: PackedStep, needs: ReadoutNeeds) -> PreparedStep:
         """Upload a step's indices and plan its attention."""
@@ -62,14 +69,15 @@ class TorchRunner:
         attention = TorchAttention(self.pool, layout, self.model.config.group)
         return PreparedStep(batch, attention, self.sampling_rows(step, needs))
 
-    def replay(self, prepared: PreparedStep) -> None:
+    def repeat(self, prepared: PreparedStep) -> None:
         """Forward, head and read-out of prebuilt tensors; results are dropped."""
-        with torch.inference_mode():
-            transformer, batch = self.model.transformer, prepared.batch
-            hidden = transformer.forward(batch, prepared.attention)
-            if batch.keep_hidden and batch.readout is not None:
-                hidden = hidden[batch.readout]
-            self._read(transformer.head(hidden), prepared.sampling).cpu()
+        transformer, batch = self.model.transformer, prepared.batch
+        hidden = transformer.forward(batch, prepared.attention)
+        if batch.readout is not None:
+            if not len(batch.readout):
+                return
+            hidden = hidden[batch.readout] if batch.keep_hidden else hidden
+        self._read(transformer.head(hidden), prepared.sampling).cpu()
 
     def _run(self, prepared: PreparedStep, step: PackedStep, needs: ReadoutNeeds) -> StepReadings:
         transformer = self.model.transformer

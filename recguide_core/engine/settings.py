@@ -28,7 +28,6 @@ class EngineSettings:
         entropy_positions: decisions that e_t averages over.
         threads: torch threads on CPU, 0 = leave as they are.
         attention_backend: torch, triton or flashinfer; None = the table of `kernels.backends`.
-        keep_steps: prepared steps kept for the host-share replay.
     """
 
     max_requests: int = 8
@@ -43,7 +42,6 @@ class EngineSettings:
     entropy_positions: int = MAX_BLOCK
     threads: int = 0
     attention_backend: str | None = None
-    keep_steps: int = 0
 
     def __post_init__(self) -> None:
         for name in ("max_requests", "max_tokens_per_step", "page_size", "bucket_wait"):

@@ -83,7 +83,7 @@ class Product:
         if self.blocked is None or tokens < 2:
             return F.linear(x, self.weight)
         if tokens > _COUNTS[-1]:
-            return torch.cat([self(piece) for piece in x.split(_COUNTS[-1])])
+            return torch.cat([self(piece) for piece in torch.split(x, _COUNTS[-1])])
         filled = _FILLED[tokens]
         if filled == tokens:
             return _blocked(x, self.blocked)

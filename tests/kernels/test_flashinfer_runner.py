@@ -11,6 +11,7 @@ from recguide_core.engine.engine import Engine
 from recguide_core.engine.flashinfer_runner import FlashInferRunner
 from recguide_core.engine.planners import ArPlanner, LinearPlanner
 from recguide_core.engine.planners_overlap import OverlapPlanner
+from recguide_core.engine.repetition import Repetition
 from recguide_core.engine.rows import pack
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.kernels.attention_torch import PackedLayout, TorchAttention
@@ -106,15 +107,14 @@ def test_same_tokens_as_torch(flashinfer, planner, refuses) -> None:  # noqa: F8
     engine.pool.check_integrity()
 
 
-def test_kept_steps_replay_with_their_own_plan(flashinfer) -> None:  # noqa: F811
-    """The host's share is found by running kept steps again, after others were planned."""
+def test_forwards_that_run_twice_share_a_plan(flashinfer) -> None:  # noqa: F811
+    """The host's share is found by running forwards again on what was prepared."""
     model = load_model("nld-tiny")
     settings = EngineSettings(max_requests=3, page_size=16, context=256)
+    want = finish(Engine(model, planners=[LinearPlanner(8)], settings=settings), model)
     engine = Engine(model, planners=[LinearPlanner(8)], settings=settings)
     runner = engine.runner = engine.executor = FlashInferRunner(engine.model, engine.pool)
-    engine.keep_steps(6)
-    finish(engine, model)
-    assert len({len(kept.batch.tokens) for kept in runner.kept}) > 1
-    before = flashinfer.planned
-    assert engine.host_share() is not None
-    assert flashinfer.planned > before
+    runner.repetition = Repetition()
+    assert finish(engine, model) == want
+    assert runner.repetition.count == engine.counters.steps
+    assert flashinfer.planned == engine.counters.steps

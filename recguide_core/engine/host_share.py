@@ -1,0 +1,61 @@
+"""What of a step is not its forward: steps timed beside a second run of their forwards.
+
+A machine's speed changes from second to second, so the two sides of the comparison lie within one
+step: its forward runs twice on the same prebuilt tensors, and the step's wall time is what is left
+without the second run. That one writes the same K/V into the same slots, behind the committed
+prefixes, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from recguide_core.engine.engine import Engine
+from recguide_core.engine.repetition import Repetition
+from recguide_core.metrics import host_share_of
+from recguide_core.records import Request
+
+
+def measure(engine: Engine, requests: Iterator[Request], at_once: int, steps: int) -> float | None:
+    """1 - (forwards run again on prebuilt tensors) / (wall time of their steps).
+
+    The engine serves requests for this alone and drops what they emit. Nobody observes its rounds
+    meanwhile: observers measure a run and are no part of serving one.
+
+    Args:
+        requests: are sent while fewer than `at_once` are on their way.
+        steps: how many are timed, fewer when the requests run out.
+
+    Returns:
+        The share (`metrics.host_share_of`), or None where a step is more than one forward of the
+        torch runner (captured graphs, a drafter model), or when the engine is busy.
+    """
+    runner = engine.runner
+    if engine.executor is not runner or not engine.idle:
+        return None
+    observers, engine.observers = engine.observers, []
+    repetition = runner.repetition = Repetition()
+    walls: list[float] = []
+    forwards: list[float] = []
+    live: set[str] = set()
+    try:
+        while len(walls) < steps:
+            while len(live) < at_once and (request := next(requests, None)) is not None:
+                engine.submit(request)
+                live.add(request.key)
+            if not live:
+                break
+            before, began = repetition.seconds, time.perf_counter()
+            events = engine.step()
+            wall, forward = time.perf_counter() - began, repetition.seconds - before
+            live -= {event.key for event in events if event.finished is not None}
+            walls.append(wall - forward)
+            forwards.append(forward)
+    finally:
+        runner.repetition = None
+        for key in live:
+            engine.abort(key)
+        engine.run()
+        engine.observers = observers
+    return host_share_of(walls, forwards)
