@@ -6,13 +6,15 @@ written behind the prefix, so a request's keys are one run of its pages: a view 
 adjacent, a gather otherwise. The GQA group is folded into the query dimension.
 
 Requests are attended one by one, or in one padded call when they all bring the same number of
-tokens and their runs lie at equal distances (`UNIFORM_MAX_TOKENS` says up to which size that is
-the faster way; measured by `benchmarks/attention_paths.py`).
+tokens and their runs lie at equal distances (`UNIFORM_MAX_TOKENS` and `UNIFORM_MAX_PADDING` say up
+to which sizes that is the faster way; measured by `benchmarks/attention_paths.py`).
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -23,6 +25,10 @@ from recguide_core.records import IntArray
 
 UNIFORM_MAX_TOKENS = 16
 """Largest tokens per request for which one padded call beats a call per request on CPU."""
+UNIFORM_MAX_PADDING = 1.4
+"""Largest padded keys / own keys for which it does."""
+REMEMBERED_TOKENS = 256
+"""Largest forward whose visibility is kept for the next of the same structure."""
 
 
 @dataclass(slots=True)
@@ -72,6 +78,27 @@ def in_flight_mask(vis: IntArray, first: int, count: int) -> np.ndarray:
     return np.asarray(own | ((key >= vis[:, 2:3]) & (key < vis[:, 3:4])))
 
 
+def hidden_blocks(layout: PackedLayout) -> tuple[np.ndarray | None, ...]:
+    """Additive float32 [n, n] over each request's in-flight tokens, None where all are visible.
+
+    Steps of one structure share them (a step's rows mostly look like the last one's), so they are
+    not to be written to.
+    """
+    made = _hidden_blocks if len(layout.vis) <= REMEMBERED_TOKENS else _hidden_blocks.__wrapped__
+    return made(layout.vis.tobytes(), layout.offset.tobytes())
+
+
+@functools.lru_cache(maxsize=64)
+def _hidden_blocks(vis: bytes, offset: bytes) -> tuple[np.ndarray | None, ...]:
+    intervals = np.frombuffer(vis, np.int64).reshape(-1, 4)
+    bounds = np.frombuffer(offset, np.int64).tolist()
+    blocks: list[np.ndarray | None] = []
+    for first, last in pairwise(bounds):
+        seen = in_flight_mask(intervals[first:last], first, last - first)
+        blocks.append(None if seen.all() else np.where(seen, np.float32(0), np.float32(-np.inf)))
+    return tuple(blocks)
+
+
 class TorchAttention:
     """Attention of one forward over a `KVPool`; see the module docstring for the rule.
 
@@ -83,6 +110,10 @@ class TorchAttention:
         self.group = group
         self.device = pool.k[0].device
         self.dtype = pool.k[0].dtype
+        self._starts = [pool.run_start(request) for request in layout.request.tolist()]
+        self._prefix = layout.prefix.tolist()
+        self._bounds = layout.offset.tolist()
+        self._blocks = hidden_blocks(layout)
         self._write = self._write_slots(layout)
         self._uniform = self._plan_uniform(layout)
         self._singles = [] if self._uniform else self._plan_singles(layout)
@@ -143,78 +174,71 @@ class TorchAttention:
         return out.reshape(total, heads * dim)
 
     def _write_slots(self, layout: PackedLayout) -> slice | torch.Tensor:
-        counts = np.diff(layout.offset)
-        if len(counts) == 1:
-            start = self.pool.run_start(int(layout.request[0]))
-            if start >= 0:
-                first = start + int(layout.prefix[0])
-                return slice(first, first + int(counts[0]))
+        if len(self._starts) == 1 and self._starts[0] >= 0:
+            first = self._starts[0] + self._prefix[0]
+            return slice(first, first + self._bounds[1])
         slots = [
-            self.pool.slots(int(r), int(p), int(n))
-            for r, p, n in zip(layout.request, layout.prefix, counts, strict=True)
+            self.pool.slots(request, prefix, last - first)
+            for request, prefix, (first, last) in zip(
+                layout.request.tolist(), self._prefix, pairwise(self._bounds), strict=True
+            )
         ]
         return torch.from_numpy(np.concatenate(slots)).to(self.device)
 
-    def _mask(self, layout: PackedLayout, index: int, width: int) -> np.ndarray | None:
-        """Additive float32 [n, width] of one request, or None when every key is visible."""
-        first, last = int(layout.offset[index]), int(layout.offset[index + 1])
-        prefix, n = int(layout.prefix[index]), last - first
-        seen = in_flight_mask(layout.vis[first:last], first, n)
-        if width == prefix + n and seen.all():
-            return None
-        mask = np.zeros((n, width), np.float32)
-        mask[:, prefix : prefix + n][~seen] = -np.inf
-        mask[:, prefix + n :] = -np.inf
-        return mask
-
     def _upload(self, mask: np.ndarray) -> torch.Tensor:
-        """[R, n, width] -> [R, 1, n, width] on the device. A mask of three dimensions would do as
-        well, but torch then leaves its fused kernel for one that is three times as slow.
+        """[R, 1, n, width] to the device. A mask of three dimensions would do as well, but torch
+        then leaves its fused kernel for one that is three times as slow.
         """
-        return torch.from_numpy(mask[:, None]).to(self.device, self.dtype)
+        return torch.from_numpy(mask).to(self.device, self.dtype)
 
     def _plan_singles(self, layout: PackedLayout) -> list[_Single]:
         out = []
-        for i, request in enumerate(layout.request.tolist()):
-            first, last = int(layout.offset[i]), int(layout.offset[i + 1])
-            length = int(layout.prefix[i]) + last - first
-            start = self.pool.run_start(request)
+        for i, (first, last) in enumerate(pairwise(self._bounds)):
+            prefix, start, block = self._prefix[i], self._starts[i], self._blocks[i]
+            length = prefix + last - first
             keys: slice | torch.Tensor
             if start >= 0:
                 keys = slice(start, start + length)
             else:
-                keys = torch.from_numpy(self.pool.slots(request, 0, length)).to(self.device)
-            mask = self._mask(layout, i, length)
-            out.append(
-                _Single(first, last, keys, None if mask is None else self._upload(mask[None]))
-            )
+                slots = self.pool.slots(int(layout.request[i]), 0, length)
+                keys = torch.from_numpy(slots).to(self.device)
+            mask = None
+            if block is not None:
+                hidden = np.zeros((1, 1, last - first, length), np.float32)
+                hidden[0, 0, :, prefix:] = block
+                mask = self._upload(hidden)
+            out.append(_Single(first, last, keys, mask))
         return out
 
     def _plan_uniform(self, layout: PackedLayout) -> _Uniform | None:
-        counts = np.diff(layout.offset)
-        if len(counts) < 2 or counts.min() != counts.max() or counts[0] > UNIFORM_MAX_TOKENS:
+        count, n = len(self._starts), self._bounds[1]
+        if count < 2 or n > UNIFORM_MAX_TOKENS or self._bounds != [*range(0, count * n + 1, n)]:
             return None
-        starts = np.array([self.pool.run_start(r) for r in layout.request.tolist()])
+        starts = np.array(self._starts)
         order = np.argsort(starts)
         gaps = np.diff(starts[order])
         if starts.min() < 0 or gaps.min() != gaps.max():
             return None
-        length = int((layout.prefix + counts).max())
+        length = max(self._prefix) + n
+        if count * length > UNIFORM_MAX_PADDING * (sum(self._prefix) + count * n):
+            return None
         if not self._padding_is_safe(layout.request, starts, length):
             return None
-        masks = np.full((len(counts), int(counts[0]), length), -np.inf, np.float32)
-        for place, i in enumerate(order.tolist()):
-            mask = self._mask(layout, i, length)
-            masks[place] = 0.0 if mask is None else mask
-        in_order = bool((order == np.arange(len(order))).all())
+        masks = np.zeros((count, 1, self.group, n, length), np.float32)
+        for mask, i in zip(masks, order.tolist(), strict=True):
+            prefix, block = self._prefix[i], self._blocks[i]
+            if block is not None:
+                mask[..., prefix : prefix + n] = block
+            mask[..., prefix + n :] = -np.inf
+        in_order = bool((order == np.arange(count)).all())
         return _Uniform(
             order=None if in_order else torch.from_numpy(order).to(self.device),
             start=int(starts[order[0]]),
             stride=int(gaps[0]),
-            count=len(counts),
-            tokens=int(counts[0]),
+            count=count,
+            tokens=n,
             length=length,
-            mask=self._upload(np.tile(masks, (1, self.group, 1))),
+            mask=self._upload(masks.reshape(count, 1, self.group * n, length)),
         )
 
     def _padding_is_safe(self, request: IntArray, starts: IntArray, length: int) -> bool:

@@ -11,6 +11,7 @@ from recguide_core.engine.scheduler import Live, Scheduler
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.errors import UsageError
 from recguide_core.kernels.attention_torch import (
+    UNIFORM_MAX_PADDING,
     UNIFORM_MAX_TOKENS,
     PackedLayout,
     TorchAttention,
@@ -257,7 +258,7 @@ def test_attention_equals_brute_force_whatever_the_pages(case):
 
 def test_each_path_is_taken_and_they_agree():
     base = {
-        "lengths": [9, 20, 5],
+        "lengths": [9, 14, 12],
         "counts": [4, 4, 4],
         "page_size": 4,
         "order": (0, 1, 2),
@@ -288,12 +289,22 @@ def test_wide_blocks_leave_the_uniform_path():
     assert taken._uniform is None
 
 
+def test_much_padding_leaves_the_uniform_path():
+    """Two requests of 4 tokens; padded keys / own keys at the limit and a key above it."""
+    for longest, uniform in ((46, True), (47, False)):
+        _, _, taken = run_case(
+            [16, longest - 4], [4, 4], 4, scatter=False, order=(0, 1), interval=64, seed=0
+        )
+        padding = 2 * longest / (20 + longest)
+        assert (taken._uniform is not None) == uniform == (padding <= UNIFORM_MAX_PADDING)
+
+
 def test_the_uniform_path_never_reads_past_the_pool():
     """The last run lies at the pool's end and is shorter than the longest."""
-    pool = make_pool(96, 4)
-    for request, tokens in ((0, 40), (1, 8)):
+    pool = make_pool(112, 4)
+    for request, tokens in ((0, 40), (1, 24)):
         assert pool.reserve(request, tokens, 88 if request == 0 else 0)
-    counts, prefix = np.array([4, 4]), np.array([36, 4])
+    counts, prefix = np.array([4, 4]), np.array([36, 20])
     vis = np.array([[i // 4 * 4, i + 1, 0, 0] for i in range(8)])
     vis[4:, 2:] = 4
     layout = PackedLayout(np.arange(2), np.array([0, 4, 8]), prefix, vis)
@@ -314,7 +325,7 @@ def test_what_a_neighbour_holds_does_not_leak_in():
     for request, tokens in ((0, 12), (9, 12), (1, 24), (2, 12)):
         assert pool.reserve(request, tokens)
     layout = PackedLayout(
-        np.array([0, 1, 2]), np.array([0, 4, 8, 12]), np.array([8, 20, 8]), np.zeros((12, 4))
+        np.array([0, 1, 2]), np.array([0, 4, 8, 12]), np.array([8, 14, 8]), np.zeros((12, 4))
     )
     layout.vis = np.array([[i // 4 * 4, i + 1, i // 4 * 4, i // 4 * 4] for i in range(12)])
     q = torch.randn(12, HEADS, DIM, generator=generator)
