@@ -67,3 +67,26 @@ class Batching:
         self.waited[plan.who[runs]] = 0
         self.waited[plan.who[~runs]] += 1
         plan.act[~runs] = Act.IDLE
+
+
+def join_plans(plans: list[Plan]) -> Plan:
+    """One plan out of several planners' plans; branch grids are padded to the widest."""
+    widest = max(p.branch_kind.shape[1] for p in plans)
+
+    def grid(name: str, fill: int) -> IntArray:
+        parts = []
+        for p in plans:
+            part = getattr(p, name)
+            pad = ((0, 0), (0, widest - part.shape[1]))
+            parts.append(np.pad(part, pad, constant_values=fill))
+        return np.concatenate(parts)
+
+    return Plan(
+        who=np.concatenate([p.who for p in plans]),
+        act=np.concatenate([p.act for p in plans]),
+        block=np.concatenate([p.block for p in plans]),
+        branch_kind=grid("branch_kind", -1),
+        branch_parent=grid("branch_parent", 0),
+        branch_alt=grid("branch_alt", -1),
+        branch_block=grid("branch_block", 0),
+    )

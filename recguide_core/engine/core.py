@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
-from recguide_core.engine.batching import Batching
+from recguide_core.engine.batching import Batching, join_plans
 from recguide_core.engine.build import build_rows
 from recguide_core.engine.checks import check_request
 from recguide_core.engine.clock import Clock, WallClock
@@ -27,6 +28,7 @@ from recguide_core.engine.rows import PackedStep, pack, shapes_of
 from recguide_core.engine.scheduler import Scheduler
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.engine.settle import (
+    Verified,
     advance,
     judge,
     set_seed,
@@ -37,11 +39,35 @@ from recguide_core.pages import PageTable
 from recguide_core.records import (
     Act,
     Finish,
+    FloatArray,
     IntArray,
+    Outcome,
     Plan,
     Request,
     RequestTable,
 )
+
+
+class Resident(Protocol):
+    """A loop that runs whole rounds on the device, where requests and method allow it."""
+
+    def step(self) -> list[Event] | None:
+        """Events of a round, or None when the next step is the host's."""
+
+
+@dataclass(slots=True)
+class Settled:
+    """Rounds that have moved the table and are still to be handed out.
+
+    Attributes:
+        sources: of the verified drafts [m]; margins: of their tokens [m, MAX_BLOCK].
+    """
+
+    outcome: Outcome
+    verified: Verified
+    sources: IntArray
+    margins: FloatArray
+    readings: StepReadings
 
 
 class EngineCore:
@@ -81,6 +107,8 @@ class EngineCore:
         self.ledger = Ledger(self.table, self.scheduler, eos_ids)
         self.counters = Counters()
         self.observers: list[Observer] = []
+        self.resident: Resident | None = None
+        self.leaving = 0
         self._ended: list[Event] = []
         self._aborts: list[str] = []
         self._stepping = False
@@ -95,7 +123,7 @@ class EngineCore:
     @property
     def load(self) -> int:
         """Nominal concurrency C: requests running or waiting, at most `max_requests`."""
-        busy = len(self.scheduler.running) + len(self.scheduler.waiting)
+        busy = len(self.scheduler.running) - self.leaving + len(self.scheduler.waiting)
         return min(self.settings.max_requests, max(1, busy))
 
     def submit(self, request: Request, fixed_block: int = 0) -> None:
@@ -159,11 +187,15 @@ class EngineCore:
         return events
 
     def _step(self) -> list[Event]:
+        events = None if self.resident is None else self.resident.step()
+        return self._host_step() if events is None else events
+
+    def _host_step(self) -> list[Event]:
         began = time.perf_counter()
         for live in self.scheduler.admit():
             self.ledger.note_needs(live)
             self.batching.opened(live.slot)
-        plan = self._plan()
+        plan = self.plan_step()
         chunks = self.scheduler.chunks(
             {i: planner.first_draft for i, planner in enumerate(self.planners)}
         )
@@ -172,13 +204,18 @@ class EngineCore:
         rows, main = build_rows(plan, chunks, self.table, self.mask_id)
         step = pack(rows, self.table.committed, chunks, main)
         readings = self._execute(step)
+        self.count(step)
+        events = self.ledger.settle_chunks(step, readings)
+        events += self.hand_out(self.settle(plan, step, readings))
+        self.counters.step_seconds += time.perf_counter() - began
+        return events
+
+    def count(self, step: PackedStep) -> None:
+        """Charge and count the forwards of a step."""
         for shape in shapes_of(step):
             self.clock.charge(shape)
             self.counters.count(shape)
         self.counters.steps += 1
-        events = self._settle(plan, step, readings)
-        self.counters.step_seconds += time.perf_counter() - began
-        return events
 
     def _execute(self, step: PackedStep) -> StepReadings:
         slots, first = step.slots.tolist(), step.offset.tolist()
@@ -198,7 +235,8 @@ class EngineCore:
             events += self.step()
         return events
 
-    def _plan(self) -> Plan:
+    def plan_step(self) -> Plan:
+        """What the requests that can draft or verify do next, with pages for it."""
         began = time.perf_counter()
         who = self.scheduler.ready()
         asked = self.table.planner.take(who)
@@ -216,9 +254,9 @@ class EngineCore:
         self.counters.plan_seconds += time.perf_counter() - began
         return plan
 
-    def _settle(self, plan: Plan, step: PackedStep, readings: StepReadings) -> list[Event]:
+    def settle(self, plan: Plan, step: PackedStep, readings: StepReadings) -> Settled:
+        """Judge the rounds of a step and move the table; `hand_out` is the rest of them."""
         table = self.table
-        events = self.ledger.settle_chunks(step, readings)
         outcome, verified = judge(plan, step, readings, table, self.settings.entropy_positions)
         if self.observers and len(outcome.who):
             keys = {s: live.request.key for s, live in self.scheduler.running.items()}
@@ -226,8 +264,13 @@ class EngineCore:
             for observer in self.observers:
                 observer.on_rounds(view)
         who = outcome.who
-        sources = table.draft_source.take(who) * table.has_draft.take(who)
-        margins = table.margin.take(who, axis=0)
+        settled = Settled(
+            outcome,
+            verified,
+            sources=table.draft_source.take(who) * table.has_draft.take(who),
+            margins=table.margin.take(who, axis=0),
+            readings=readings,
+        )
         if len(who):
             advance(table, outcome)
         take_over(table, plan, step, outcome, verified, readings)
@@ -240,28 +283,16 @@ class EngineCore:
             set_seed(table, who, verified.tokens[np.arange(len(who)), outcome.matched])
             self.counters.rounds += len(who)
             self.counters.matched += int(outcome.matched.sum())
-            events += self.ledger.emit_rounds(outcome, verified, sources, margins, readings)
-        return events
+        return settled
 
-
-def join_plans(plans: list[Plan]) -> Plan:
-    """One plan out of several planners' plans; branch grids are padded to the widest."""
-    widest = max(p.branch_kind.shape[1] for p in plans)
-
-    def grid(name: str, fill: int) -> IntArray:
-        parts = []
-        for p in plans:
-            part = getattr(p, name)
-            pad = ((0, 0), (0, widest - part.shape[1]))
-            parts.append(np.pad(part, pad, constant_values=fill))
-        return np.concatenate(parts)
-
-    return Plan(
-        who=np.concatenate([p.who for p in plans]),
-        act=np.concatenate([p.act for p in plans]),
-        block=np.concatenate([p.block for p in plans]),
-        branch_kind=grid("branch_kind", -1),
-        branch_parent=grid("branch_parent", 0),
-        branch_alt=grid("branch_alt", -1),
-        branch_block=grid("branch_block", 0),
-    )
+    def hand_out(self, settled: Settled) -> list[Event]:
+        """Emit what settled rounds brought; requests end here."""
+        if not len(settled.outcome.who):
+            return []
+        return self.ledger.emit_rounds(
+            settled.outcome,
+            settled.verified,
+            settled.sources,
+            settled.margins,
+            settled.readings,
+        )

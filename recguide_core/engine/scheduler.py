@@ -71,6 +71,13 @@ class Scheduler:
     def idle(self) -> bool:
         return not self.waiting and not self.running
 
+    @property
+    def opening(self) -> bool:
+        """A prompt is to be committed: somebody may be admitted, or was and is not through."""
+        if self.waiting and self._free_slots:
+            return True
+        return any(live.prefilled < len(live.context) for live in self.running.values())
+
     def add(self, live: Live) -> None:
         self.waiting.append(live)
 

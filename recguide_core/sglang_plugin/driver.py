@@ -11,9 +11,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from recguide_core.engine.batching import Batching
+from recguide_core.engine.batching import Batching, join_plans
 from recguide_core.engine.build import build_rows
-from recguide_core.engine.core import join_plans
 from recguide_core.engine.planners import Planner
 from recguide_core.engine.readings import Executor, ReadoutNeeds, StepReadings
 from recguide_core.engine.rows import PackedStep, PrefillChunk, pack, shape_of

@@ -114,8 +114,8 @@ def _compare_sampling(bench: Bench, g: Geometry, n: int) -> None:
     key = torch.arange(n, dtype=torch.int32) * 0x1234567
     got, want = ReadoutBuffers.sized(n, bench.device), ReadoutBuffers.sized(n)
     table = noise_table()
-    on_device = (x.to(bench.device) for x in (heat, key, table))
-    bench.ops(g, n, 1).readout(logits, got, RowNoise(*on_device))
+    hot, keyed, looked_up = (x.to(bench.device) for x in (heat, key, table))
+    bench.ops(g, n, 1).readout(logits, got, RowNoise(hot, keyed, looked_up))
     TorchRoundOps(g).readout(logits.cpu(), want, RowNoise(heat, key, table))
     ids = torch.equal(got.ids.cpu(), want.ids)
     error = float((got.stats.cpu() - want.stats).abs().max())
