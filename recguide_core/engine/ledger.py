@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from recguide_core.engine import emit
@@ -58,11 +60,6 @@ class Ledger:
         Args:
             sources: of the verified drafts [m]; margins: of their tokens [m, MAX_BLOCK].
         """
-        faulty = np.isnan(verified.entropy).any(axis=1)
-        if faulty.any():
-            # Decisions behind the first mismatch are nobody's, whatever they read.
-            judged = np.arange(verified.entropy.shape[1]) <= outcome.matched[:, None]
-            faulty = (np.isnan(verified.entropy) & judged).any(axis=1)
         # Once for all requests: numpy scalars cost more than the rest of a short round.
         columns = (
             outcome.who,
@@ -72,7 +69,7 @@ class Ledger:
             outcome.entropy,
             outcome.hit,
             verified.read_from,
-            faulty,
+            verified.entropy,
             verified.tokens,
             margins[:, : verified.tokens.shape[1]],
         )
@@ -89,7 +86,7 @@ class Ledger:
         entropy: float,
         hit: int,
         read: int,
-        faulty: bool,
+        entropies: list[float],
         tokens: list[int],
         margins: list[float],
     ) -> Event:
@@ -99,6 +96,8 @@ class Ledger:
         live.forwards += 1
         live.reused += source not in _OWN_DRAFTS
         origins = emit.origins_of(width, matched, accepted)
+        # A sum is NaN when a part of it is. Decisions behind the first mismatch are nobody's.
+        faulty = math.isnan(sum(entropies[:accepted]))
         event = self._emit(live, tokens[:accepted], origins, read, readings, faulty)
         live.round_tokens += len(event.tokens)
         event.block, event.accepted, event.source = width, accepted, source

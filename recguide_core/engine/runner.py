@@ -15,7 +15,7 @@ from recguide_core.engine.readings import ReadoutNeeds, StepReadings
 from recguide_core.engine.repetition import Repetition
 from recguide_core.engine.rows import PackedStep
 from recguide_core.kernels.attention_torch import PackedLayout, TorchAttention
-from recguide_core.kernels.readout_torch import log_probabilities, read_out
+from recguide_core.kernels.readout_torch import HostReadings, log_probabilities, read_out
 from recguide_core.kernels.sampling_torch import FILTERED, SamplingRows
 from recguide_core.kvcache import KVPool
 from recguide_core.model.registry import LoadedModel
@@ -59,8 +59,8 @@ class TorchRunner:
         total = len(step.positions)
         adapter: torch.Tensor | bool | None = None
         if self.model.transformer.adapter is not None and step.rows.adapter.any():
-            mask = step.adapter_tokens
-            adapter = True if mask.all() else self._up(np.flatnonzero(mask))
+            everywhere = bool(step.rows.adapter.all())
+            adapter = everywhere or self._up(np.flatnonzero(step.adapter_tokens))
         readout = None if len(step.readout) == total else self._up(step.readout)
         batch = TokenBatch(
             self._up(step.rows.tokens), self._up(step.positions), adapter, readout, needs.hidden
@@ -77,7 +77,7 @@ class TorchRunner:
             if not len(batch.readout):
                 return
             hidden = hidden[batch.readout] if batch.keep_hidden else hidden
-        self._read(transformer.head(hidden), prepared.sampling).cpu()
+        self._read(transformer.head(hidden), prepared.sampling)
 
     def _run(self, prepared: PreparedStep, step: PackedStep, needs: ReadoutNeeds) -> StepReadings:
         transformer = self.model.transformer
@@ -101,21 +101,14 @@ class TorchRunner:
         """Read out logits float32 [Q, vocab] of a step (overwritten) and bring them to the host."""
         plain = self._logits_for_logprobs(logits, step, needs)
         self._bias(logits, step, needs)
-        host = self._read(logits, sampling).cpu().numpy()
-        readings = StepReadings(
-            token=host[0].astype(np.int64),
-            alt=host[1].astype(np.int64),
-            confidence=host[2].astype(np.float32),
-            margin=host[3].astype(np.float32),
-            entropy=host[4].astype(np.float32),
-        )
+        readings = StepReadings(*self._read(logits, sampling))
         if plain is not None:
             self._add_logprobs(readings, plain, step, needs)
         return readings
 
-    def _read(self, logits: torch.Tensor, sampling: SamplingRows | None) -> torch.Tensor:
+    def _read(self, logits: torch.Tensor, sampling: SamplingRows | None) -> HostReadings:
         config = self.model.config
-        return read_out(logits, config.mask_id, config.eos_ids, sampling).packed()
+        return read_out(logits, config.mask_id, config.eos_ids, sampling).on_host()
 
     def _up(self, array: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(array)

@@ -76,9 +76,10 @@ def judge(
     tokens = _grid(readings.token, first, most)
     entropy = _grid(readings.entropy, first, most)
     if most > 1:
-        agree = tokens[:, :-1] == table.draft.take(who, axis=0)[:, 1:most]
-        agree &= _PLACES[1:most] < width[:, None]
-        matched = np.logical_and.accumulate(agree, axis=1).sum(1)
+        ends = np.ones((len(entry), most), bool)
+        np.not_equal(tokens[:, :-1], table.draft[who, 1:most], out=ends[:, :-1])
+        ends[:, :-1] |= _PLACES[1:most] >= width[:, None]
+        matched = ends.argmax(1)
         mean = round_entropy(entropy, width, matched, None, entropy_positions)
     else:
         # Plain AR steps: the one decision is the round.
@@ -97,11 +98,12 @@ def _pick_branch(
     matched: IntArray,
 ) -> tuple[IntArray, IntArray]:
     branches = plan.branch_kind.shape[1]
-    kind = plan.branch_kind.take(entry, axis=0)
     # Used branches come first.
-    if not branches or not (kind[:, 0] >= 0).any():
-        nothing = np.zeros(len(entry), np.int64)
-        return nothing - 1, nothing
+    if not branches or plan.branch_kind[:, 0].max(initial=-1) < 0:
+        none = np.zeros((2, len(entry)), np.int64)
+        none[0] = -1
+        return none[0], none[1]
+    kind = plan.branch_kind.take(entry, axis=0)
     row = step.main[entry][:, None] + 1 + np.arange(branches)
     row = np.minimum(row, len(step.rows.length) - 1)
     predicted = readings.token[np.minimum(step.read_start[row], len(readings.token) - 1)]
@@ -146,14 +148,21 @@ def take_drafts(
     if not len(slots):
         return
     most = int(block.max())
-    used = _PLACES[:most] < block[:, None]
-    span = (slots[:, None], _PLACES[1:most])
-    inner = used[:, 1:]
-    for name, blank in (("alt", -1), ("margin", 1.0), ("confidence", 1.0)):
-        values = _grid(getattr(readings, name), read_from, most)[:, 1:]
-        getattr(table, name)[slots] = blank
-        getattr(table, name)[span] = np.where(inner, values, blank)
-    table.draft[span] = np.where(inner, _grid(readings.token, read_from, most)[:, 1:], 0)
+    places = _PLACES[1:most]
+    at = np.minimum(read_from[:, None] + places, len(readings.token) - 1)
+    unused = None if (block == most).all() else places >= block[:, None]
+    columns: tuple[tuple[np.ndarray, np.ndarray, float], ...] = (
+        (table.draft, readings.token, 0),
+        (table.alt, readings.alt, -1),
+        (table.margin, readings.margin, 1),
+        (table.confidence, readings.confidence, 1),
+    )
+    for column, values, blank in columns:
+        drafted = values.take(at)
+        if unused is not None:
+            drafted[unused] = blank
+        column[slots, 1:most] = drafted
+        column[slots, most:] = blank
     table.has_draft[slots] = True
     table.draft_block[slots] = block
     table.draft_source[slots] = source

@@ -8,11 +8,16 @@ margin says how close the two leading candidates came.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
+import numpy as np
 import torch
 
 from recguide_core.kernels.sampling_torch import FILTERED, SamplingRows, perturb
+from recguide_core.records import FloatArray, IntArray
 
+HostReadings: TypeAlias = tuple[IntArray, IntArray, FloatArray, FloatArray, FloatArray]
+"""The attributes of `Readings` as numpy arrays, in order."""
 _CHOOSABLE = -1e20
 """Scores below it are `FILTERED` ones, divided by any temperature."""
 
@@ -39,6 +44,20 @@ class Readings:
         """All five as one float64 [5, Q] tensor: a single copy to the host (ids are exact)."""
         parts = (self.token, self.alt, self.confidence, self.margin, self.entropy)
         return torch.stack([p.double() for p in parts])
+
+    def on_host(self) -> HostReadings:
+        """The five in order, as they are on a CPU, else through one copy."""
+        if self.token.device.type == "cpu":
+            return (
+                self.token.numpy(),
+                self.alt.numpy(),
+                self.confidence.numpy(),
+                self.margin.numpy(),
+                self.entropy.numpy(),
+            )
+        token, alt, *shares = self.packed().cpu().numpy()
+        confidence, margin, entropy = np.asarray(shares, np.float32)
+        return token.astype(np.int64), alt.astype(np.int64), confidence, margin, entropy
 
 
 def read_out(
