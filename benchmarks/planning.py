@@ -14,7 +14,7 @@ import numpy as np
 
 from recguide_core.engine.methods import make_planner
 from recguide_core.policy.cost import Shapes
-from recguide_core.records import MAX_BLOCK, RequestTable, StepShape
+from recguide_core.records import MAX_BLOCK, Act, Plan, RequestTable, StepShape
 from recguide_core.tuning.guidance import load_tuned
 
 METHODS = ("ar", "linear", "overlap", "tidar", "adaptive", "recguide")
@@ -40,6 +40,22 @@ def busy_table(requests: int, seed: int) -> RequestTable:
     return table
 
 
+def advance(table: RequestTable, plan: Plan, rng: np.random.Generator) -> None:
+    """What an engine makes of a plan, roughly: half the blocks pass, drafts appear."""
+    verified, drafted = plan.who[plan.act == Act.VERIFY], plan.who[plan.act == Act.DRAFT]
+    width = plan.block[plan.act == Act.VERIFY]
+    accepted = np.where(rng.random(len(width)) < 0.5, width, rng.integers(1, width + 1))
+    table.committed[verified] += accepted
+    table.rounds[verified] += 1
+    table.prev_block[verified], table.prev_full[verified] = width, accepted == width
+    table.e2[verified] = table.e1[verified]
+    table.e1[verified] = rng.exponential(0.4, len(verified))
+    table.has_draft[verified] = (width > 1) & (rng.random(len(width)) < 0.2)
+    table.draft_source[verified] = 2
+    table.has_draft[drafted], table.draft_source[drafted] = True, 1
+    table.draft_block[drafted] = plan.block[plan.act == Act.DRAFT]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--requests", type=int, default=128)
@@ -48,23 +64,22 @@ def main() -> None:
     parser.add_argument("--model", default="nld-tiny", help="whose policy, e.g. nld-8b on b200")
     options = parser.parse_args()
     tuned = load_tuned(options.model, "", options.device, force=True)
-    table = busy_table(options.requests, 0)
     who = np.arange(options.requests)
-    kv = int(table.committed.sum())
     print(f"{options.requests} requests; forwards are priced by the {options.device} cost table")
-    free = replace(tuned.guidance, pinned={}, overlap={})
     methods = dict.fromkeys(METHODS, tuned.guidance)
-    # What a load costs where no block is pinned and branches are to be priced.
-    methods["recguide, each its own block"] = free
+    # What a load costs where branches are to be priced.
+    methods["recguide, branches priced"] = replace(tuned.guidance, overlap={})
     for title, guidance in methods.items():
         planner = make_planner(title.split(",")[0], None, guidance)
-        plan = planner.plan(table, who, options.requests)
-        times = []
+        table = busy_table(options.requests, 0)
+        rng, times = np.random.default_rng(0), []
         for _ in range(options.repeats):
             began = time.perf_counter()
-            planner.plan(table, who, options.requests)
+            plan = planner.plan(table, who, options.requests)
             times.append(time.perf_counter() - began)
+            advance(table, plan, rng)
         tokens = int(plan.block.sum() + np.where(plan.branch_kind >= 0, plan.branch_block, 0).sum())
+        kv = int(table.committed.sum())
         shape = StepShape("mixed", options.requests, tokens, kv, MAX_BLOCK, 0)
         forward = 1e3 * float(tuned.guidance.cost.ms(Shapes.of([shape]))[0])
         median = 1e6 * float(np.median(times))

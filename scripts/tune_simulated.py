@@ -2,7 +2,8 @@
 
     python scripts/tune_simulated.py [--out tables/simulated.rho.json] [--workers 2] [--only-host]
 
-Prints tokens/s at every fraction and writes the best ones. Takes some minutes.
+Prints tokens/s at every fraction and writes the best ones with the rate attained there. Takes some
+minutes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ WAITING = {"bucketed": 2.0}
 Job = tuple[str, str, str, HostTime, int]
 
 
-def search(job: Job) -> tuple[Job, str, float, dict[float, float]]:
+def search(job: Job) -> tuple[Job, str, tuple[float, float], dict[float, float]]:
     model, method, batching, host, load = job
     waiting = WAITING.get(batching, 1.0)
     settings = SimSettings(gpu=GPU, model=model, batching=batching, waiting=waiting, host=host)
@@ -52,7 +53,7 @@ def main() -> None:
     options = parser.parse_args()
     plans = [(*how, NO_HOST) for how in METHODS] + [(*how, HOST) for how in HOSTED]
     jobs: list[Job] = [(m, *plan, c) for m in MODELS for plan in plans for c in LOADS]
-    found: dict[str, dict[str, dict[str, float]]] = {}
+    found: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
     if options.only_host:
         jobs = [job for job in jobs if job[3] != NO_HOST]
         found = read_json(options.out)["fractions"]
@@ -60,7 +61,10 @@ def main() -> None:
     with ProcessPoolExecutor(options.workers, mp_context=context) as pool:
         for job, key, best, speeds in pool.map(search, jobs):
             line = " ".join(f"{f:g}: {tps:.0f}" for f, tps in speeds.items())
-            print(f"{job[0]} {key} C={job[4]}: best {best:g} ({line})", flush=True)
+            print(
+                f"{job[0]} {key} C={job[4]}: best {best[0]:g}, rate {best[1]:g} ({line})",
+                flush=True,
+            )
             found.setdefault(f"{GPU}/{job[0]}", {}).setdefault(key, {})[str(job[4])] = best
     write_json(options.out, {"schema": SCHEMA, "fractions": found})
 

@@ -29,8 +29,8 @@ class Guidance:
         block: block of fixed-size overlap, as tuned for C = 1.
         overlap: load -> block -> (h, branch rows of a round) to be expected of priced branches;
             a block that reuses drafts is cheaper than its two forwards. Empty = expect nothing.
-        pinned: load -> block that every request takes there, 0 = each its own; where choosing by
-            history was found to lose against one block for all. The nearest tuned load counts.
+        rate: load -> tokens of one request per ms that the policy attained where it was tuned; rho
+            is meant for it and moves with the rate of other texts. Empty = rho itself.
         hashes: artefact name -> content hash, for the record of a run.
     """
 
@@ -42,21 +42,16 @@ class Guidance:
     rule: BranchRule = field(default_factory=lambda: BranchRule(DELTA))
     block: int = 16
     overlap: Mapping[int, Mapping[int, tuple[float, float]]] = field(default_factory=dict)
-    pinned: Mapping[int, int] = field(default_factory=dict)
+    rate: Mapping[int, float] = field(default_factory=dict)
     hashes: Mapping[str, str] = field(default_factory=dict)
 
     def rho_at(self, load: int) -> float:
         """rho_C, interpolated over log C and held constant outside the tuned range."""
-        loads = sorted(self.rho)
-        logs = np.log([max(c, 1) for c in loads])
-        return float(np.interp(np.log(max(load, 1)), logs, [self.rho[c] for c in loads]))
+        return _read(self.rho, load)
 
-    def pin_at(self, load: int) -> int:
-        """The block for all at this load, 0 where each request has its own."""
-        if not self.pinned:
-            return 0
-        nearest = min(self.pinned, key=lambda c: (abs(np.log(c) - np.log(max(load, 1))), c))
-        return self.pinned[nearest]
+    def rate_at(self, load: int) -> float:
+        """Rate that rho_C was tuned at, tokens of one request per ms; read like rho."""
+        return _read(self.rate or self.rho, load)
 
     def overlap_at(self, load: int) -> tuple[Reals, Reals]:
         """h and branch rows of each block of `value.menu`, read on a log scale of the load."""
@@ -69,3 +64,9 @@ class Guidance:
         grid = np.array(known, np.float64).reshape(len(loads), -1)
         read = np.array([np.interp(at, logs, column) for column in grid.T])
         return read[0::2], read[1::2]
+
+
+def _read(at: Mapping[int, float], load: int) -> float:
+    loads = sorted(at)
+    logs = np.log([max(c, 1) for c in loads])
+    return float(np.interp(np.log(max(load, 1)), logs, [at[c] for c in loads]))

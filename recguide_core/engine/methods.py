@@ -23,6 +23,8 @@ def make_planner(
     block: int | None = None,
     guidance: Guidance | None = None,
     batching: str = "ragged",
+    *,
+    learning: bool = True,
 ) -> Planner:
     """The planner of a method.
 
@@ -31,6 +33,7 @@ def make_planner(
         block: B of linear, tidar, dflash and overlap (default 16); others ignore it.
         guidance: tables of adaptive and recguide; overlap takes its rule from it when given.
         batching: how steps are formed; the adaptive methods price blocks accordingly.
+        learning: whether recguide follows its traffic or stays with the tables.
 
     Raises:
         UsageError: unknown method, block out of range, or an adaptive method without tables.
@@ -42,8 +45,9 @@ def make_planner(
                 f"The method '{name}' needs value and cost tables, and none were found.",
                 "Run `recguide profile`, `recguide calibrate` and `recguide tune` first.",
             )
-        planner = AdaptivePlanner if name == "adaptive" else RecGuidePlanner
-        return planner(guidance, batching)
+        if name == "adaptive":
+            return AdaptivePlanner(guidance, batching)
+        return RecGuidePlanner(guidance, batching, learning=learning)
     size = DEFAULT_BLOCK if block is None else block
     if name == "ar":
         return ArPlanner()

@@ -74,15 +74,23 @@ class AdaptivePlanner:
         spans = self.spans(table, who)
         prices, them = self._prices(table, who, load, block, ready), who.take(fresh)
         values = self.value.values_at(self.cells(table, them, spans.take(fresh)))
-        choice = choose(values, prices, self._rho(load), table.remaining.take(them))
+        choice = self._choose(values, prices, load, table.remaining.take(them))
         choice = probe(choice, self.menu, table.rounds.take(them))
         found = menu_cap(self.menu, choice, table.room.take(them))
         asked = table.fixed_block.take(them)
         if asked.any():
             found = np.where(asked > 0, asked, found)
         block[fresh] = found
+        self._chosen(them, values, found)
         self._width = int(found.sum()) / len(fresh)
         return spans
+
+    def _choose(self, values: Reals, prices: Reals, load: int, remaining: IntArray) -> IntArray:
+        """Menu index of each drafting request's block, int64 [n]; see `allocate.choose`."""
+        return choose(values, prices, self._rho(load), remaining)
+
+    def _chosen(self, slots: IntArray, values: Reals, block: IntArray) -> None:
+        """Requests in `slots` draft `block` [n]; `values` [n, menu] is what they chose by."""
 
     def spans(self, table: RequestTable, who: IntArray) -> IntArray:
         """Joint bin of s_t of each request, int64 [n]."""

@@ -11,7 +11,9 @@ from recguide_core.engine.planners import place_branches, planned
 from recguide_core.engine.planners_adaptive import AdaptivePlanner
 from recguide_core.policy.allocate import choose, ragged_prices
 from recguide_core.policy.branches import BRANCHES, propose
+from recguide_core.policy.cost import MIXED
 from recguide_core.policy.pricing import worthwhile
+from recguide_core.policy.traffic import Traffic
 from recguide_core.policy.value import Reals
 from recguide_core.records import MAX_BLOCK, IntArray, Plan, RequestTable, Source
 
@@ -26,8 +28,11 @@ class RecGuidePlanner(AdaptivePlanner):
     Overlap fades with load because a branch is kept only while P(hit) times the saved forward
     exceeds what its tokens cost; plain AR and B = 4 are in the menu; a request on AR still probes.
 
+    With `learning`, rho, V and the preferred block follow the traffic (`policy.traffic`), and the
+    tables are where that starts.
+
     Args:
-        overlap, adaptive, priced: parts that can be switched off (ablation).
+        overlap, adaptive, priced, learning: parts that can be switched off (ablation).
     """
 
     name = "recguide"
@@ -40,25 +45,35 @@ class RecGuidePlanner(AdaptivePlanner):
         overlap: bool = True,
         adaptive: bool = True,
         priced: bool = True,
+        learning: bool = True,
     ) -> None:
         super().__init__(guidance, batching, tuple(guidance.menu))
         self.overlap = overlap
         self.adaptive = adaptive
         self.priced = priced and guidance.branches is not None
+        self.learning = learning and adaptive
         self.max_in_flight = MAX_BLOCK * (1 + BRANCHES)
         self._expected: dict[int, tuple[Reals, Reals]] = {}
-        self._pins: dict[int, int] = {}
+        self._traffic: Traffic | None = None
+        self._lead: tuple[int, float] | None = None
         self._pays: dict[int, bool] = {}
         self._one = np.ones(len(self.menu))
 
     def plan(self, table: RequestTable, who: IntArray, load: int) -> Plan:
+        traffic = self._learn(table)
+        plan = self._decide(table, who, load)
+        if traffic is not None and len(who):
+            traffic.begin(plan, table, load, self._ms(plan, table))
+        return plan
+
+    def _decide(self, table: RequestTable, who: IntArray, load: int) -> Plan:
         block, ready = table.draft_block.take(who), table.has_draft.take(who)
-        fixed, spans = self._fixed(load), None
-        if fixed:
-            asked = table.fixed_block.take(who)
-            block = np.where(ready, block, np.where(asked > 0, asked, fixed))
-        else:
+        spans = None
+        if self.adaptive:
             spans = self._draw(table, who, load, block, ready)
+        else:
+            asked = table.fixed_block.take(who)
+            block = np.where(ready, block, np.where(asked > 0, asked, self.guidance.block))
         np.minimum(block, table.room.take(who), out=block)
         entry = ready.nonzero()[0]
         if not len(entry):
@@ -69,7 +84,7 @@ class RecGuidePlanner(AdaptivePlanner):
         due = _Due(them, np.minimum(block.take(entry), most))
         reused = (table.draft_source.take(them) != _DRAFTED).nonzero()[0]
         pays = self._branches_pay(load)
-        if not fixed and (pays or len(reused)):
+        if self.adaptive and (pays or len(reused)):
             due.spans = self.spans(table, them) if spans is None else spans.take(entry)
             due.prices = self._verify_prices(table, them)
             self._shorten(table, due, reused, load)
@@ -79,13 +94,70 @@ class RecGuidePlanner(AdaptivePlanner):
             self._branch(plan, table, entry, due, load)
         return plan
 
-    def _fixed(self, load: int) -> int:
-        """The block for all: pinned by tuning at this load, or adaptive drafting is off; else 0."""
-        found = self._pins.get(load)
-        if found is None:
-            pin = self.guidance.pin_at(load) if self.adaptive else self.guidance.block
-            found = self._pins[load] = pin
-        return found
+    # -- learning ---------------------------------------------------------------------------
+
+    @property
+    def scale(self) -> Reals:
+        """What V of each block is multiplied by, float64 [menu]; 1 where nothing was learned."""
+        return np.ones(len(self.menu)) if self._traffic is None else self._traffic.scale
+
+    def _learn(self, table: RequestTable) -> Traffic | None:
+        """The traffic so far, with the outcome of the last step in it; None where it is ignored."""
+        if not self.learning:
+            return None
+        slots, traffic = len(table.rounds), self._traffic
+        if traffic is None or traffic.slots != slots:
+            typical = self.value.typical()
+            traffic = Traffic(self.menu, typical, self.guidance.rate_at, slots)
+            self._traffic = traffic
+        traffic.settle(table)
+        return traffic
+
+    def _ms(self, plan: Plan, table: RequestTable) -> float:
+        """Price of the plan's forward, prompts aside."""
+        branches = int(plan.branch_block.sum()) if plan.branch_block.size else 0
+        tokens, kv = int(plan.block.sum()) + branches, int(table.committed.take(plan.who).sum())
+        return float(self.prices.ms(MIXED, len(plan.who), [float(tokens)], kv)[0])
+
+    def _rho(self, load: int) -> float:
+        """rho_C of the tables times what the traffic attains of the rate it was tuned at.
+
+        No millisecond is worth more than the rate itself (Dinkelbach), whatever tuning found.
+        """
+        rho = self._rhos.get(load)
+        if rho is None:
+            rho = self.guidance.rho_at(load)
+            if self.learning:
+                rho = min(rho, self.guidance.rate_at(load))
+            self._rhos[load] = rho
+        return rho if self._traffic is None else rho * self._traffic.factor(load)
+
+    def _choose(self, values: Reals, prices: Reals, load: int, remaining: IntArray) -> IntArray:
+        rho, traffic = self._rho(load), self._traffic
+        if traffic is not None:
+            values = values * traffic.scale
+            self._lead = traffic.favour(values, prices, rho, load)
+            prices = self._favoured(prices)
+        return choose(values, prices, rho, remaining)
+
+    def _choose_again(self, values: Reals, prices: Reals, load: int) -> IntArray:
+        """The same for drafts that exist, or that do not yet: nothing is learned from these."""
+        if self._traffic is not None:
+            values, prices = values * self._traffic.scale, self._favoured(prices)
+        return choose(values, prices, self._rho(load))
+
+    def _favoured(self, prices: Reals) -> Reals:
+        if self._lead is None:
+            return prices
+        prices, (index, less) = prices.copy(), self._lead
+        prices[index] -= less
+        return prices
+
+    def _chosen(self, slots: IntArray, values: Reals, block: IntArray) -> None:
+        if self._traffic is not None:
+            self._traffic.promise(slots, values, block)
+
+    # -- prices -----------------------------------------------------------------------------
 
     def _forwards(self, load: int) -> tuple[Reals, Reals]:
         """2 - h forwards where branches are to be expected, whose tokens come on top."""
@@ -104,10 +176,12 @@ class RecGuidePlanner(AdaptivePlanner):
         if not len(reused):
             return
         assert due.spans is not None and due.prices is not None
-        cells = self.cells(table, due.who.take(reused), due.spans.take(reused))
-        choice = choose(self.value.values_at(cells), due.prices, self._rho(load))
-        most = np.maximum(self.menu.take(choice), 2)
-        due.width[reused] = np.minimum(due.width.take(reused), most)
+        slots = due.who.take(reused)
+        values = self.value.values_at(self.cells(table, slots, due.spans.take(reused)))
+        choice = self._choose_again(values, due.prices, load)
+        width = np.minimum(due.width.take(reused), np.maximum(self.menu.take(choice), 2))
+        due.width[reused] = width
+        self._chosen(slots, values, width)
 
     def _verify_prices(self, table: RequestTable, who: IntArray) -> Reals:
         """Prices of blocks that are drafted already: only the verify forward is still to pay."""
@@ -162,12 +236,12 @@ class RecGuidePlanner(AdaptivePlanner):
         n, asked = len(due.who), table.fixed_block.take(due.who)
         insists = asked > 0 if asked.any() else None
         if due.prices is None or due.spans is None:
-            fixed = np.full(n, self._fixed(load))
+            fixed = np.full(n, self.guidance.block)
             same = fixed if insists is None else np.where(insists, due.width, fixed)
             return same, same
         cells = self.value.hypotheses(due.spans, due.width)
         values = self.value.values_at(cells)
-        block = self.menu.take(choose(values, due.prices, self._rho(load)))
+        block = self.menu.take(self._choose_again(values, due.prices, load))
         after_miss, after_full = block[:n], block[n:]
         if insists is None:
             return after_miss, after_full

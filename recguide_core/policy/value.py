@@ -129,6 +129,11 @@ class ValueTable:
         """V_B of every block of the menu in each cell, float64 [n, menu]."""
         return self._values.take(cells, axis=0)
 
+    def typical(self) -> Reals:
+        """V_B over all histories and certainties, float64 [menu]."""
+        pooled = next(s for s in self.strata if s.prev_block == ANY and not s.lagged)
+        return np.asarray(pooled.survival[-1].sum(axis=1))
+
     def values(
         self,
         s: npt.NDArray[np.floating],

@@ -91,6 +91,7 @@ def guidance(
     learned: Calibrated,
     cost: CostModel,
     rho: Mapping[int, float],
+    rate: Mapping[int, float] | None = None,
     menu: Sequence[int] = FULL_MENU,
 ) -> Guidance:
     """Guidance of the adaptive methods from what was learned and the prices."""
@@ -98,6 +99,7 @@ def guidance(
         value=learned.value,
         cost=cost,
         rho=dict(rho),
+        rate=dict(rate or {}),
         branches=learned.branches,
         menu=tuple(menu),
         rule=learned.rule,

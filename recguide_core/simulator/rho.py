@@ -1,4 +1,6 @@
-"""rho_C of a simulated method: a fraction of Dinkelbach's, found on-policy once and shipped.
+"""rho_C of a simulated method and the rate it is meant for, as fractions of Dinkelbach's rho.
+
+Both were found on-policy once and ship.
 
 Dinkelbach's rho answers "which choices are best if states come as they come". On a text they do
 not: a hard stretch stays until its tokens are through, whatever the block, so at low load that rho
@@ -26,7 +28,7 @@ from recguide_core.tables.shipped import shipped_folder
 if TYPE_CHECKING:
     from recguide_core.simulator.settings import SimCell, SimSettings
 
-SCHEMA = "recguide.simulated-rho/1"
+SCHEMA = "recguide.simulated-rho/2"
 FILE = "simulated.rho.json"
 REFERENCE = "b200/nld-8b"
 FRACTIONS = (0.15, 0.3, 0.5, 0.7, 1.0)
@@ -35,12 +37,15 @@ SEARCH_SEED = 77
 """Texts of the search: neither those of calibration nor of a workload with a small seed."""
 
 
-def rho_for(settings: SimSettings, cell: SimCell) -> float:
-    """rho of a cell: the shipped fraction, read on a log scale of C, of its Dinkelbach rho."""
+def rho_for(settings: SimSettings, cell: SimCell) -> tuple[float, float]:
+    """rho of a cell and the rate that it attained in the search, tokens of one request per ms: the
+    shipped fractions, read on a log scale of C, of its Dinkelbach rho."""
     at = fractions(f"{settings.gpu}/{settings.model}", search_key(settings, cell))
     loads = sorted(at)
-    share = np.interp(np.log(cell.concurrency), np.log(loads), [at[c] for c in loads])
-    return float(share) * dinkelbach_rho(settings, cell.concurrency)
+    where, logs = np.log(cell.concurrency), np.log(loads)
+    rho, rate = (float(np.interp(where, logs, [at[c][i] for c in loads])) for i in (0, 1))
+    start = dinkelbach_rho(settings, cell.concurrency)
+    return rho * start, rate * start
 
 
 def search_key(settings: SimSettings, cell: SimCell) -> str:
@@ -62,9 +67,9 @@ def dinkelbach_rho(settings: SimSettings, load: int) -> float:
     ]
 
 
-def fractions(place: str, method: str) -> Mapping[int, float]:
-    """Shipped fractions by load of a `search_key`; those without host time where there are none
-    with it, and those of the reference where the place has none of its own.
+def fractions(place: str, method: str) -> Mapping[int, tuple[float, float]]:
+    """Shipped (rho, rate) fractions by load of a `search_key`; those without host time where there
+    are none with it, and those of the reference where the place has none of its own.
 
     Raises:
         DataError: the file knows no such method.
@@ -78,18 +83,24 @@ def fractions(place: str, method: str) -> Mapping[int, float]:
 
 
 @cache
-def _shipped() -> dict[str, dict[str, dict[int, float]]]:
+def _shipped() -> dict[str, dict[str, dict[int, tuple[float, float]]]]:
     raw = read_json(shipped_folder() / FILE)
     if not isinstance(raw, dict) or raw.get("schema") != SCHEMA:
         raise DataError(f"{FILE} is not a {SCHEMA} file.", "Run scripts/tune_simulated.py.")
     return {
-        place: {m: {int(c): float(f) for c, f in at.items()} for m, at in methods.items()}
+        place: {
+            m: {int(c): (float(rho), float(rate)) for c, (rho, rate) in at.items()}
+            for m, at in methods.items()
+        }
         for place, methods in raw["fractions"].items()
     }
 
 
-def search_fraction(settings: SimSettings, cell: SimCell) -> tuple[float, dict[float, float]]:
-    """The fraction of Dinkelbach's rho at which the method is fastest, and tokens/s of each."""
+def search_fraction(
+    settings: SimSettings, cell: SimCell
+) -> tuple[tuple[float, float], dict[float, float]]:
+    """The fraction of Dinkelbach's rho at which the method is fastest, the rate there as a fraction
+    of the same, and tokens/s of each. The policy does not learn meanwhile."""
     from recguide_core.simulator.run import planner_of, simulate_cell
 
     trial = replace(settings, seed=SEARCH_SEED, requests=None, rate=None, ramp=None)
@@ -97,6 +108,8 @@ def search_fraction(settings: SimSettings, cell: SimCell) -> tuple[float, dict[f
     count = max(96, 4 * cell.concurrency)
     speeds = {}
     for fraction in FRACTIONS:
-        planner = planner_of(trial, cell, fraction * start)
+        planner = planner_of(trial, cell, fraction * start, learning=False)
         speeds[fraction] = simulate_cell(trial, cell, planner, count).timeline.steady_tps
-    return max(speeds, key=lambda f: speeds[f]), speeds
+    best = max(speeds, key=lambda f: speeds[f])
+    rate = 1e-3 * speeds[best] / cell.concurrency
+    return (best, round(rate / start, 4)), speeds

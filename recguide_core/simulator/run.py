@@ -93,8 +93,14 @@ def clock_of(settings: SimSettings, cell: SimCell) -> VirtualClock:
     )
 
 
-def planner_of(settings: SimSettings, cell: SimCell, rho: float | None = None) -> Planner:
-    """The planner of a cell; adaptive ones get the simulated model's tables and a tuned rho."""
+def planner_of(
+    settings: SimSettings, cell: SimCell, rho: float | None = None, *, learning: bool = True
+) -> Planner:
+    """The planner of a cell; adaptive ones get the simulated model's tables and a tuned rho.
+
+    Args:
+        rho: instead of the tuned one, for a policy whose rate is not known.
+    """
     if cell.method == "overlap" and cell.variant:
         corrections = 1 if cell.variant == "first correction" else 2
         rule = BranchRule(corrections=corrections, continuation=False)
@@ -103,18 +109,20 @@ def planner_of(settings: SimSettings, cell: SimCell, rho: float | None = None) -
         return make_planner(cell.method, block=cell.block_size)
     prices = priced(settings.gpu, settings.model)
     tables = learned(settings.model, settings.menu, settings.traces)
+    rate: float | None = None
     if rho is None:
-        rho = rho_for(settings, cell)
+        rho, rate = rho_for(settings, cell)
     guide = guidance(
         tables,
         HostedCost(prices.cost, settings.host),
         {cell.concurrency: rho},
+        {} if rate is None else {cell.concurrency: rate},
         PAPER_MENU if cell.variant == "no AR" else settings.menu,
     )
     how = "bucketed" if cell.batching == "bucketed" else "ragged"
     if cell.variant == "entropy only":
         return AdaptivePlanner(guide, how, ignore_outcome=True)
-    return make_planner(cell.method, guidance=guide, batching=how)
+    return make_planner(cell.method, guidance=guide, batching=how, learning=learning)
 
 
 def simulate_cell(

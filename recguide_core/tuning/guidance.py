@@ -169,7 +169,7 @@ def as_guidance(file: PolicyFile, tables: Mapping[str, Table]) -> Guidance:
             menu=tuple(int(b) for b in settings["menu"]),
             rule=rule,
             block=int(settings["block"]),
-            pinned={int(c): int(b) for c, b in settings.get("pinned", {}).items()},
+            rate={int(c): float(rate) for c, rate in settings.get("rate", {}).items()},
             overlap={
                 int(c): {int(b): (float(h), float(rows)) for b, (h, rows) in at.items()}
                 for c, at in settings.get("overlap", {}).items()

@@ -30,10 +30,6 @@ MIDDLE = 0.7
 """At which rules are compared before rho is searched."""
 
 
-PIN_MARGIN = 0.02
-"""By how much one block for all must be faster before a load is pinned to it."""
-
-
 class Runner:
     """On-policy runs under one cost model."""
 
@@ -47,12 +43,15 @@ class Runner:
         load: int,
         block: int | None = None,
         guidance: Guidance | None = None,
+        *,
+        learning: bool = True,
     ) -> LoadRun:
-        """One method at one load."""
+        """One method at one load; `learning` is RecGuide's."""
         name = method if block is None else f"{method}/{block}"
         self.progress(f"C = {load}: {name}")
+        planner = make_planner(method, block, guidance, learning=learning)
         return run_load(
-            make_planner(method, block, guidance),
+            planner,
             recorded,
             load,
             self.cost,
@@ -67,7 +66,8 @@ class Runner:
         history = []
         for guidance in guidances:
             rho = guidance.rho_at(load) * MIDDLE
-            done = self.run("recguide", recorded, load, guidance=replace(guidance, rho={load: rho}))
+            trial = replace(guidance, rho={load: rho})
+            done = self.run("recguide", recorded, load, guidance=trial, learning=False)
             history.append(
                 {
                     "delta": guidance.rule.delta,
@@ -83,33 +83,30 @@ class Runner:
     def correct(
         self, guidance: Guidance, recorded: Recorded, loads: Sequence[int], iterations: int
     ) -> tuple[Guidance, list[dict[str, Any]]]:
-        """The guidance with rho per load after the on-policy search, and the search's history.
+        """The guidance with rho and its rate per load after the on-policy search, and the history.
 
         The first iteration runs the policy at fractions of the out-of-fold rho; each further one
         runs the neighbours of the fastest at half the distance. Loads in between keep their
-        out-of-fold rho, scaled as their neighbours were. Where one block for all is clearly
-        faster than the best rho, the load is pinned to it; in doubt it is not, because a pinned
-        load cannot follow texts that are unlike the ones it was tuned on.
+        out-of-fold rho, scaled as their neighbours were. The policy does not learn meanwhile, so
+        each run answers for one rho; the rate of the fastest is what rho is meant for.
         """
         factor: dict[int, float] = {}
-        pinned: dict[int, int] = {}
+        rate: dict[int, float] = {}
         history: list[dict[str, Any]] = []
         for load in loads:
             found = self._search_rho(guidance, recorded, load, iterations, history)
-            if not found:
-                factor[load], pinned[load] = 1.0, 0
-                continue
-            factor[load] = max(found, key=lambda f: found[f].score)
-            fixed = self._try_pins(guidance, recorded, load, history)
-            best = max(fixed, key=lambda b: fixed[b].score)
-            pinned[load] = best if _clearly(fixed[best], found[factor[load]]) else 0
+            if found:
+                factor[load] = max(found, key=lambda f: found[f].score)
+                rate[load] = found[factor[load]].rate
+        if not factor:
+            return guidance, history
         logs = np.log(sorted(factor))
         factors = [factor[c] for c in sorted(factor)]
         rho = {
             load: float(start * np.interp(np.log(load), logs, factors))
             for load, start in guidance.rho.items()
         }
-        return replace(guidance, rho=rho, pinned=pinned), history
+        return replace(guidance, rho=rho, rate=rate), history
 
     def _search_rho(
         self,
@@ -123,8 +120,8 @@ class Runner:
         start, found = guidance.rho_at(load), dict[float, LoadRun]()
         for number in range(iterations):
             for fraction in _candidates(found, number):
-                trial = replace(guidance, rho={load: start * fraction}, pinned={})
-                done = self.run("recguide", recorded, load, guidance=trial)
+                trial = replace(guidance, rho={load: start * fraction})
+                done = self.run("recguide", recorded, load, guidance=trial, learning=False)
                 found[fraction] = done
                 history.append(
                     {
@@ -136,25 +133,6 @@ class Runner:
                         "score": done.score,
                     }
                 )
-        return found
-
-    def _try_pins(
-        self, guidance: Guidance, recorded: Recorded, load: int, history: list[dict[str, Any]]
-    ) -> dict[int, LoadRun]:
-        """Runs of one block for all, with the branches that pay."""
-        found = {}
-        for block in guidance.menu:
-            trial = replace(guidance, pinned={load: block})
-            done = self.run("recguide", recorded, load, guidance=trial)
-            found[block] = done
-            history.append(
-                {
-                    "concurrency": load,
-                    "pinned": block,
-                    "tokens_per_s": done.tokens_per_s,
-                    "score": done.score,
-                }
-            )
         return found
 
     def measure(self, guidance: Guidance, recorded: Recorded, load: int) -> dict[str, Any]:
@@ -184,12 +162,6 @@ def _candidates(found: dict[float, LoadRun], iteration: int) -> list[float]:
     best = max(found, key=lambda f: found[f].score)
     step = 0.5 ** (iteration + 1)
     return [best * (1 - step), best * (1 + step)]
-
-
-def _clearly(fixed: LoadRun, chosen: LoadRun) -> bool:
-    """Whether one block for all beats a rho by `PIN_MARGIN` and more than chance, in both means."""
-    pooled = bootstrap_gain(fixed.per_prompt(), chosen.per_prompt())
-    return fixed.score > (1 + PIN_MARGIN) * chosen.score and pooled[1] > 0
 
 
 def _gain(ours: LoadRun, theirs: LoadRun) -> dict[str, float | bool]:

@@ -131,7 +131,7 @@ def tune(
         "menu": list(settings.menu),
         "entropy_positions": entropy,
         "rho": {str(c): guidance.rho[c] for c in sorted(guidance.rho)},
-        "pinned": {str(c): block for c, block in guidance.pinned.items()},
+        "rate": {str(c): guidance.rate[c] for c in sorted(guidance.rate)},
         "overlap": {
             str(c): {str(b): list(pair) for b, pair in at.items()}
             for c, at in guidance.overlap.items()

@@ -98,11 +98,10 @@ def test_made_up_tables(seed: int, n: int, load: int) -> None:
     changes: dict[str, object] = {}
     if rng.random() < 0.5:
         changes["overlap"] = {1: {8: (0.5, 1.5), 16: (0.3, 1.0)}, 64: {4: (0.1, 0.2)}}
-    if rng.random() < 0.3:
-        changes["pinned"] = {1: 0, 8: 16, 64: 1}
     rule = BranchRule(float(rng.choice([0.3, 0.5])), int(rng.integers(0, 3)), rng.random() < 0.8)
     changes["rule"] = rule
-    planner = RecGuidePlanner(guidance(rng, **changes), priced=bool(rng.random() < 0.8))
+    priced = bool(rng.random() < 0.8)
+    planner = RecGuidePlanner(guidance(rng, **changes), priced=priced, learning=False)
     for _ in range(2):
         table = requests(rng, n)
         who = np.sort(rng.permutation(n + 3)[:n])
@@ -115,7 +114,7 @@ def test_every_kind_of_branch_occurs_where_it_pays() -> None:
         {"kind": ["verify"] * 2, "requests": [1, 1], "query_tokens": [1, 999],
          "kv_tokens": [0, 0], "mean_ms": [5.0, 5.5]}
     )  # fmt: skip
-    planner = RecGuidePlanner(guidance(rng, cost=cheap, rho={1: 0.0}))
+    planner = RecGuidePlanner(guidance(rng, cost=cheap, rho={1: 0.0}), learning=False)
     seen = [compare(planner, requests(rng, 24), np.arange(24), 1) for _ in range(6)]
     assert sum(seen) > 20
 
@@ -124,7 +123,6 @@ def test_every_kind_of_branch_occurs_where_it_pays() -> None:
 def test_shipped_tables(load: int) -> None:
     rng = np.random.default_rng(load)
     tuned = load_tuned("nld-tiny", "", "cpu", force=True).guidance
-    # Pinned loads do not choose, so the pins are taken off.
-    planner = RecGuidePlanner(replace(tuned, pinned={}, overlap={}))
+    planner = RecGuidePlanner(replace(tuned, overlap={}), learning=False)
     for _ in range(6):
         compare(planner, requests(rng, 64), np.arange(64), load)

@@ -55,7 +55,7 @@ def best_block(menu: list[int], worth, price: list[float], rho: float) -> int:
 
 
 class PlainPlanner:
-    """One `plan` call of a `RecGuidePlanner`, whose tables and last mean width it reads."""
+    """One `plan` call of a `RecGuidePlanner` that does not learn; reads its tables and mean width."""
 
     def __init__(self, planner, table, who, load: int) -> None:
         self.planner, self.table, self.load = planner, table, load
@@ -63,7 +63,6 @@ class PlainPlanner:
         self.menu = planner.menu.tolist()
         self.rho = planner.guidance.rho_at(load)
         self.width = planner._width
-        self.fixed = planner.guidance.pin_at(load)
 
     def plan(self) -> list[tuple[int, int, list[tuple[int, int, int, int]]]]:
         """(act, block, branches) of each request."""
@@ -73,7 +72,7 @@ class PlainPlanner:
         pays = self._pays()
         reused = [i for i in ready if table.draft_source[i] != 1]
         price = None
-        if not self.fixed and ready and (pays or reused):
+        if ready and (pays or reused):
             tokens = int(sum(table.draft_block[i] for i in ready))
             kv = int(sum(table.committed[i] for i in ready))
             ones = [1.0] * len(self.menu)
@@ -99,8 +98,6 @@ class PlainPlanner:
     def _drawn(self, i: int) -> int:
         table, menu = self.table, self.menu
         room, asked = int(table.room[i]), int(table.fixed_block[i])
-        if self.fixed:
-            return min(asked or self.fixed, room)
         worth = np.minimum(self._values(i), int(table.remaining[i]))
         at = best_block(menu, worth, self._round_prices(), self.rho)
         if at == 0 and menu[0] == 1 and len(menu) > 1 and table.rounds[i] % 16 == 15:
@@ -159,8 +156,6 @@ class PlainPlanner:
         asked = int(self.table.fixed_block[i])
         if asked:
             return width, width
-        if price is None:
-            return self.fixed, self.fixed
         s = certainty(self.table.e1[i], self.table.e2[i])
         sizes = []
         for full in (False, True):

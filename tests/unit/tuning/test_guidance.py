@@ -49,13 +49,10 @@ def test_rho_is_read_on_a_log_scale_and_held_outside() -> None:
     assert guidance().rho_at(4000) == pytest.approx(0.3)
 
 
-def test_pin_of_the_nearest_load_counts() -> None:
-    pinned = guidance(pinned={1: 0, 8: 4, 128: 1})
-    assert [pinned.pin_at(c) for c in (1, 2, 4, 20, 64)] == [0, 0, 4, 4, 1]
-    assert guidance().pin_at(8) == 0
-    assert blocks(pinned, 8) == [4, 4]
-    assert blocks(pinned, 100) == [1, 1]
-    assert blocks(pinned, 1) == [16, 16]
+def test_the_rate_is_read_like_rho_and_is_rho_where_none_was_recorded() -> None:
+    known = guidance(rate={1: 0.4, 100: 0.2})
+    assert known.rate_at(10) == pytest.approx(0.3)
+    assert guidance().rate_at(10) == guidance().rho_at(10)
 
 
 def test_expected_overlap_is_read_between_loads() -> None:
