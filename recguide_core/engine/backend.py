@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 
 from recguide_core.engine import one_token_runner
 from recguide_core.engine.readings import Executor
 from recguide_core.engine.runner import TorchRunner
-from recguide_core.kernels import backends
-from recguide_core.kernels.device_forward import geometry_of
+from recguide_core.kernels import backends, launch
+from recguide_core.kernels.device_forward import Pools, geometry_of
 from recguide_core.kernels.graphs import Capture, GraphCache
+from recguide_core.kernels.head import OutputHead
+from recguide_core.kernels.ops import RoundOps, TorchRoundOps
+from recguide_core.kernels.resident_rounds import ResidentRounds
+from recguide_core.kernels.round_state import BRANCHES
 from recguide_core.kvcache import KVPool
 from recguide_core.model.registry import LoadedModel
 
+MakeRounds = Callable[[int, int], ResidentRounds]
+"""(slots, decisions of e_t) -> the rounds of an engine."""
 GRAPH_BYTES = 4 << 30
 """Device memory that all captured graphs may take together."""
 
@@ -28,6 +35,7 @@ class Execution:
         choice: back end and why not the others.
         graphs: counts of replayed and eager forwards, None for the torch back end.
         faults: what the self-test found; the executor is then the torch runner.
+        resident: makes device-resident rounds of an engine, None where there are none.
     """
 
     executor: Executor
@@ -35,6 +43,7 @@ class Execution:
     choice: backends.Choice
     graphs: GraphCache | None
     faults: list[str]
+    resident: MakeRounds | None = None
 
 
 def target_of(model: LoadedModel, page: int) -> backends.Target:
@@ -52,6 +61,7 @@ def execution_for(
     pool: KVPool,
     requested: str | None = None,
     *,
+    resident: bool | None = None,
     graphs: bool = True,
     graph_bytes: int = GRAPH_BYTES,
 ) -> Execution:
@@ -59,6 +69,7 @@ def execution_for(
 
     Args:
         requested: name of a back end, None = the table's choice.
+        resident: see `EngineSettings`.
         graphs: False runs every forward eagerly.
 
     Raises:
@@ -74,9 +85,40 @@ def execution_for(
 
         runner = FlashInferRunner(model, pool)
         return Execution(runner, runner, choice, None, [])
-    if choice.name != "triton":
+    if choice.name == "triton":
+        found = _triton(model, pool, torch_runner, choice, graphs, graph_bytes)
+        return replace(found, resident=None) if resident is False else found
+    if not resident:
         return Execution(torch_runner, torch_runner, choice, None, [])
-    return _triton(model, pool, torch_runner, choice, graphs, graph_bytes)
+    geometry = geometry_of(model.transformer, pool.page_size)
+    cache = GraphCache(None, 0, lambda: 0)
+    head = OutputHead(model.transformer.weights.head, launch.TOKEN_BUCKETS[-1])
+    make = _rounds_of(model, pool, lambda tokens, requests: TorchRoundOps(geometry), head, cache)
+    return Execution(torch_runner, torch_runner, choice, cache, [], make)
+
+
+def _rounds_of(
+    model: LoadedModel,
+    pool: KVPool,
+    make_ops: Callable[[int, int], RoundOps],
+    head: OutputHead,
+    cache: GraphCache,
+) -> MakeRounds:
+    def make(slots: int, decisions: int) -> ResidentRounds:
+        return ResidentRounds(
+            model.transformer,
+            make_ops,
+            Pools(pool.k, pool.v),
+            head,
+            cache,
+            slots=slots,
+            pages=pool.pages,
+            page=pool.page_size,
+            branches=BRANCHES,
+            decisions=decisions,
+        )
+
+    return make
 
 
 def _triton(
@@ -88,7 +130,7 @@ def _triton(
     graph_bytes: int,
 ) -> Execution:
     from recguide_core.engine.fused_runner import FusedRunner
-    from recguide_core.kernels import cuda, launch, tiles
+    from recguide_core.kernels import cuda, tiles
     from recguide_core.kernels.ops_triton import TritonRoundOps
     from recguide_core.kernels.workspace import Workspace
 
@@ -115,4 +157,5 @@ def _triton(
     faults = runner.self_test()
     if faults:
         return Execution(fallback, fallback, choice, cache, faults)
-    return Execution(runner, fallback, choice, cache, [])
+    make = _rounds_of(model, pool, make_ops, runner.head, cache)
+    return Execution(runner, fallback, choice, cache, [], make)

@@ -12,6 +12,7 @@ from recguide_core.engine.core import EngineCore
 from recguide_core.engine.drafter import DrafterExecutor, HiddenDrafter, load_dflash
 from recguide_core.engine.planners import Planner
 from recguide_core.engine.readings import Executor
+from recguide_core.engine.resident_build import resident_loop
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.errors import UsageError
 from recguide_core.kvcache import KVPool
@@ -69,7 +70,9 @@ class Engine(EngineCore):
         )
         self.model = model
         self.pool = pool
-        self.execution = execution_for(model, pool, settings.attention_backend)
+        self.execution = execution_for(
+            model, pool, settings.attention_backend, resident=settings.resident
+        )
         self.runner = self.execution.runner
         self.drafter = drafter
         super().__init__(
@@ -83,6 +86,7 @@ class Engine(EngineCore):
             clock=clock,
             vocab=model.config.vocab,
         )
+        self.resident = resident_loop(self, self.execution)
 
     def _executor(self, planners: Sequence[Planner]) -> Executor:
         if not any(planner.name == "dflash" for planner in planners):

@@ -101,6 +101,11 @@ class FusedRunner:
             (rows, model.config.hidden), dtype=transformer.dtype, device=transformer.device
         )
 
+    @property
+    def head(self) -> OutputHead:
+        """Makes logits, in one buffer for everything that runs on the device."""
+        return self._head
+
     def execute(self, step: PackedStep, needs: ReadoutNeeds) -> StepReadings:
         key = GraphKey.of(len(step.positions), len(step.slots))
         reason = _unserved(needs)

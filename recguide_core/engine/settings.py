@@ -27,6 +27,8 @@ class EngineSettings:
         bucket_wait: forwards after which a waiting bucket goes first (bucketed).
         entropy_positions: decisions that e_t averages over.
         threads: torch threads on CPU, 0 = leave as they are.
+        resident: run whole rounds on the device where they can be; None = where the back end has
+            graphs. True without a device runs the torch twins of the kernels: for tests only.
         attention_backend: torch, triton or flashinfer; None = the table of `kernels.backends`.
     """
 
@@ -42,6 +44,7 @@ class EngineSettings:
     entropy_positions: int = MAX_BLOCK
     threads: int = 0
     attention_backend: str | None = None
+    resident: bool | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_requests", "max_tokens_per_step", "page_size", "bucket_wait"):

@@ -28,17 +28,22 @@ class Capture(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GraphKey:
-    """Size that a graph was captured for."""
+    """Size that a graph was captured for.
+
+    Attributes:
+        variant: what else tells forwards of one size apart, "" for a plain step.
+    """
 
     tokens: int
     requests: int
+    variant: str = ""
 
     @classmethod
-    def of(cls, tokens: int, requests: int) -> GraphKey | None:
+    def of(cls, tokens: int, requests: int, variant: str = "") -> GraphKey | None:
         """The smallest buckets that hold a forward; None when it is too large for a graph."""
         t = launch.bucket(tokens, launch.TOKEN_BUCKETS)
         r = launch.bucket(requests, launch.REQUEST_BUCKETS)
-        return None if t is None or r is None else cls(t, r)
+        return None if t is None or r is None else cls(t, r, variant)
 
 
 @dataclass(slots=True)
@@ -49,6 +54,9 @@ class GraphReport:
         replays, eager: forwards run either way; reasons: why, and how often, for the eager ones.
         reread: steps of which some rows were read out again by torch (sampling, logprobs).
         captured: keys with a graph; bytes: memory that they hold.
+        resident: rounds that ran wholly on the device; host: why, and how often, a step with
+            decoding requests was built and settled on the host instead.
+        not_resident: why no round can run wholly on the device, "" where some can.
     """
 
     replays: int = 0
@@ -57,6 +65,13 @@ class GraphReport:
     reasons: dict[str, int] = field(default_factory=dict)
     captured: list[GraphKey] = field(default_factory=list)
     bytes: int = 0
+    resident: int = 0
+    not_resident: str = "no device-resident rounds"
+    host: dict[str, int] = field(default_factory=dict)
+
+    def on_host(self, reason: str) -> None:
+        """Count a step that the host took over."""
+        self.host[reason] = self.host.get(reason, 0) + 1
 
 
 class GraphCache:

@@ -1,0 +1,266 @@
+"""The engine's loop over device-resident rounds: the host hands out one round while the next runs.
+
+    step     launch k + 1 | wait for record k | settle k | hand out k
+    device   .. round k ..|................ round k + 1 ................
+
+Where the device can choose what comes next (`wanted_blocks`), a round is launched before the
+record of the one before it is read. Where a planner decides, it does so on that record, and its
+round is launched before anything is handed out. Either way rounds, tables, pages and events are
+those of the engine's own loop (`core`), which still runs every step that this one does not:
+prompts, wishes beyond the kernels' read-out, pages so short that somebody might have to wait. That
+is asked before every round. Nothing here knows a method.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from recguide_core.engine.build import build_rows
+from recguide_core.engine.core import EngineCore, Settled
+from recguide_core.engine.events import Event
+from recguide_core.engine.resident_state import (
+    PLAIN,
+    fill_plan,
+    fill_state,
+    plan_of,
+    readings_of,
+    tokens_of,
+)
+from recguide_core.engine.resident_terms import Terms
+from recguide_core.engine.rows import PackedStep, pack
+from recguide_core.engine.scheduler import Live, take_entries
+from recguide_core.kernels.graphs import GraphReport
+from recguide_core.kernels.resident_buffers import Record
+from recguide_core.kernels.resident_rounds import ResidentRounds
+from recguide_core.records import Act, IntArray, Plan
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A round that was launched.
+
+    Attributes:
+        lives: its requests by slot; widths: most positions that it may commit of each.
+        plan, step: as the host planned it; None where the device chooses.
+    """
+
+    lives: dict[int, Live]
+    widths: dict[int, int]
+    plan: Plan | None = None
+    step: PackedStep | None = None
+
+
+class ResidentLoop:
+    """`core.Resident` over `ResidentRounds`.
+
+    Args:
+        core: the engine; its table, scheduler and ledger stay the truth between rounds.
+        report: counts rounds, and host steps by reason.
+    """
+
+    def __init__(self, core: EngineCore, rounds: ResidentRounds, report: GraphReport) -> None:
+        self.core = core
+        self.rounds = rounds
+        self.report = report
+        self._flights: deque[_Flight] = deque()
+        self._device_chooses = False
+        self._failed: Exception | None = None
+        self._terms = Terms(core)
+
+    def step(self) -> list[Event] | None:
+        if self._failed is not None:
+            error, self._failed = self._failed, None
+            raise error
+        while self._flights and not self._alive(self._flights[0]):
+            # Everybody in it ended on the host meanwhile.
+            self._flights.popleft()
+            self.rounds.collect()
+        if not self._flights and not self.core.table.decoding.any():
+            return None
+        began = time.perf_counter()
+        try:
+            why = self._terms.why_not()
+            if not self._flights:
+                why = self._begin() if why is None else why
+                if why is not None:
+                    self.report.on_host(why)
+                    return None
+            events = self._round(more=why is None)
+        except BaseException:
+            self._drop()
+            raise
+        self.report.resident += 1
+        self.core.counters.step_seconds += time.perf_counter() - began
+        return events
+
+    # -- rounds -----------------------------------------------------------------------------
+
+    def _begin(self) -> str | None:
+        """Launch a first round from the engine's tables; the reason when it cannot be."""
+        core = self.core
+        who = core.scheduler.ready()
+        self._device_chooses = self._terms.wanted(who) is not None
+        plan = None
+        if not self._device_chooses:
+            plan = core.plan_step()
+            width = plan.branch_kind.shape[1]
+            if width > self.rounds.branches:
+                self.rounds.widen(width)
+        self._terms.note_sampling()
+        state = self.rounds.start()
+        fill_state(state, core.table, core.scheduler.running, core.ledger.needs)
+        self.rounds.send_state()
+        return self._launch_chosen() if plan is None else self._launch(plan)
+
+    def _round(self, *, more: bool) -> list[Event]:
+        """Hand out the round launched first; `more`: launch another one beside that."""
+        core = self.core
+        if more and self._device_chooses:
+            self._launch_chosen()
+        record = self.rounds.collect()
+        flight = self._flights.popleft()
+        plan, step = self._planned(flight, record)
+        assert len(step.positions) == record.tokens, "host and device packed different rounds"
+        core.count(step)
+        for i, slot in enumerate(plan.who.tolist()):
+            if core.scheduler.running.get(slot) is not flight.lives[slot]:
+                plan.act[i] = Act.IDLE
+        settled = core.settle(plan, step, readings_of(record))
+        ended = [s for s in settled.outcome.who.tolist() if record.finished[s]]
+        if more and not self._device_chooses:
+            try:
+                self._plan_next(settled, ended)
+            except Exception as error:
+                # What is settled is handed out all the same.
+                self._failed = error
+        self._open_pages([flight, *self._flights])
+        events = core.hand_out(settled)
+        assert not any(slot in core.scheduler.running for slot in ended)
+        self._open_pages(self._flights)
+        return events
+
+    def _planned(self, flight: _Flight, record: Record) -> tuple[Plan, PackedStep]:
+        if flight.plan is not None and flight.step is not None:
+            return flight.plan, flight.step
+        plan = plan_of(record)
+        return plan, self._packed(plan)
+
+    def _packed(self, plan: Plan) -> PackedStep:
+        rows, main = build_rows(plan, [], self.core.table, self.core.mask_id)
+        return pack(rows, self.core.table.committed, [], main)
+
+    def _plan_next(self, settled: Settled, ended: list[int]) -> None:
+        """Plan and launch on tables that know all but what is about to be handed out."""
+        core, table = self.core, self.core.table
+        if (ended and core.scheduler.waiting) or self._terms.tight():
+            return
+        who, accepted = settled.outcome.who, settled.outcome.matched + 1
+        # Gone already as far as planners can see; handing out resets them once more.
+        for slot in ended:
+            table.reset(slot)
+        table.remaining[who] -= accepted
+        core.leaving = len(ended)
+        before = core.scheduler.preemptions
+        try:
+            if not table.decoding.any():
+                return
+            plan = core.plan_step()
+            assert core.scheduler.preemptions == before
+        finally:
+            table.remaining[who] += accepted
+            core.leaving = 0
+        if plan.branch_kind.shape[1] <= self.rounds.branches:
+            self._launch(plan)
+
+    def _launch(self, plan: Plan) -> str | None:
+        """Launch what the host planned; the reason when it cannot be."""
+        tokens = tokens_of(plan)
+        if not tokens.any():
+            return "nobody's turn"
+        if self.rounds.bucket(int(tokens.sum())) is None:
+            return "more tokens or requests than the largest bucket"
+        # The device packs by slot.
+        order = np.argsort(plan.who)
+        plan, tokens = take_entries(plan, order), tokens[order]
+        step = self._packed(plan)
+        verify = plan.act == Act.VERIFY
+        widths = dict(zip(plan.who.tolist(), np.where(verify, plan.block, 0).tolist(), strict=True))
+        fill_plan(self.rounds.staged(), plan)
+        self._take_off(plan.who, tokens, widths, plan, step)
+        return None
+
+    def _launch_chosen(self) -> str | None:
+        """Launch a round that the device chooses; the reason when it cannot be."""
+        core, table = self.core, self.core.table
+        who = table.decoding.nonzero()[0]
+        wanted = self._terms.wanted(who)
+        if wanted is None:
+            return "nobody's turn"
+        # A draft may be wider than what its request wants next.
+        most = np.maximum(wanted, np.where(table.has_draft[who], table.draft_block[who], 1))
+        if self.rounds.bucket(int(most.sum())) is None:
+            return "more tokens or requests than the largest bucket"
+        open_ = [sum(f.widths.get(slot, 0) for f in self._flights) for slot in who.tolist()]
+        reach = np.minimum(np.array(open_) + most, table.room[who]) + table.committed[who]
+        for slot, need in zip(who.tolist(), reach.tolist(), strict=True):
+            if not core.pages.reserve(slot, need):
+                return "pages are short"
+        staged = self.rounds.staged()
+        staged.target[who] = wanted
+        self._take_off(who, most, dict(zip(who.tolist(), most.tolist(), strict=True)))
+        return None
+
+    def _take_off(
+        self,
+        who: IntArray,
+        tokens: IntArray,
+        widths: dict[int, int],
+        plan: Plan | None = None,
+        step: PackedStep | None = None,
+    ) -> None:
+        core, rounds = self.core, self.rounds
+        running = core.scheduler.running
+        alive = rounds.staged().alive
+        alive[:] = core.table.decoding
+        rounds.hold_pages(
+            [core.pages.page_list(s) if s in running else () for s in range(rounds.slots)]
+        )
+        filtered = sum(
+            n for s, n in zip(who.tolist(), tokens.tolist(), strict=True)
+            if s in self._terms.filtering
+        )  # fmt: skip
+        rounds.launch(
+            int(tokens.sum()),
+            PLAIN if plan is None else None,
+            sampled=self._terms.sampled,
+            filtered=filtered,
+        )
+        self._flights.append(_Flight({s: running[s] for s in widths}, widths, plan, step))
+        self._open_pages(self._flights)
+
+    # -- pages and faults -------------------------------------------------------------------
+
+    def _alive(self, flight: _Flight) -> bool:
+        running = self.core.scheduler.running
+        return any(running.get(slot) is live for slot, live in flight.lives.items())
+
+    def _open_pages(self, flights: deque[_Flight] | list[_Flight]) -> None:
+        """Name what these rounds may write behind the committed prefixes."""
+        pages, widths = self.core.pages, dict[int, int]()
+        for flight in flights:
+            for slot, live in flight.lives.items():
+                if self.core.scheduler.running.get(slot) is live:
+                    widths[slot] = widths.get(slot, 0) + flight.widths[slot]
+        for slot, width in widths.items():
+            pages.begin(slot, min(width, pages.capacity(slot) - pages.committed(slot)))
+
+    def _drop(self) -> None:
+        """After a fault: the tables are as of the last round that was settled, and count."""
+        self.rounds.forget()
+        self._flights.clear()
+        for slot in self.core.scheduler.running:
+            self.core.pages.commit(slot, 0)

@@ -1,0 +1,287 @@
+"""Whole rounds on the device for requests that come and go: the engine's own loop runs these.
+
+State, plan and packed rows lie in fixed buffers, so one graph per (token bucket, variant) replays
+a round. A round is launched with what the host says about it in one small upload, and leaves one
+record, which is read when its event has passed. Two rounds may be under way: what the host writes
+and reads lies in two sets of pinned buffers that take turns.
+
+    host     alive, plan or wanted blocks, pages (one copy up)            record (one copy down)
+    device   [choose] -> assemble(rows) -> forward(rows) -> settle(state) ----->
+
+With a `RoundRule` the device chooses what everybody does; without one the host sends a plan.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from recguide_core.kernels import launch
+from recguide_core.kernels.choose_torch import RoundRule
+from recguide_core.kernels.device_forward import DeviceForward, Pools
+from recguide_core.kernels.graphs import GraphCache, GraphKey
+from recguide_core.kernels.head import OutputHead
+from recguide_core.kernels.ops import PageTable, RoundOps
+from recguide_core.kernels.resident_buffers import Record, Staged, Turn
+from recguide_core.kernels.round_state import (
+    Emitted,
+    PackedRows,
+    ReadoutBuffers,
+    RoundPlan,
+    RoundState,
+)
+from recguide_core.kernels.row_noise import NoiseSource
+from recguide_core.model.transformer import Transformer
+from recguide_core.records import MAX_BLOCK
+
+PROBE_TOKENS = 8
+IN_FLIGHT = 2
+"""Rounds that may be launched and not yet collected."""
+_ALIGN = 16
+"""Parts of a buffer start at multiples of so many elements: kernels load 16 bytes at once."""
+
+
+class ResidentRounds:
+    """Rounds of at most N requests over the pool of an engine.
+
+    Args:
+        make_ops: kernels for a forward of at most (tokens, requests).
+        pages: of the pool; page: tokens of one.
+        head: makes logits; shared with whatever else runs on the device.
+        branches: branch slots of a request in a plan; decisions: k of e_t.
+    """
+
+    def __init__(
+        self,
+        transformer: Transformer,
+        make_ops: Callable[[int, int], RoundOps],
+        pools: Pools,
+        head: OutputHead,
+        graphs: GraphCache,
+        *,
+        slots: int,
+        pages: int,
+        page: int,
+        branches: int,
+        decisions: int = MAX_BLOCK,
+    ) -> None:
+        device = transformer.device
+        self.slots = slots
+        self.graphs = graphs
+        self._transformer, self._make_ops = transformer, make_ops
+        self._pools, self._head, self._decisions = pools, head, decisions
+        self._noise: NoiseSource | None = None
+        self._forwards: dict[int, DeviceForward] = {}
+        capacity = launch.TOKEN_BUCKETS[-1]
+        self._rows = PackedRows.sized(capacity, slots, device)
+        self._state_flat = self._ints(RoundState.flat_size(slots))
+        self._state_up = torch.zeros(
+            len(self._state_flat), dtype=torch.int32, pin_memory=device.type == "cuda"
+        )
+        self.state = RoundState.over(self._state_flat, slots)
+        # page_ptr, then the pages themselves.
+        self._first_page = _aligned(slots + 1)
+        self._page_flat = self._ints(self._first_page + max(1, pages))
+        self._table = PageTable(
+            self._page_flat[self._first_page :], self._page_flat[: slots + 1], page
+        )
+        # Acts and blocks, what was emitted, and behind them the read-out of each bucket.
+        self._emitted_at = _aligned(2 * slots)
+        self._read_at = _aligned(self._emitted_at + Emitted.flat_size(slots))
+        self._down = self._ints(self._stats_at(capacity) + 5 * capacity)
+        self._emitted = self._emitted_in(self._down)
+        self._launched: deque[Turn] = deque()
+        self._held: list[int] = []
+        self.widen(branches)
+
+    def widen(self, branches: int) -> None:
+        """Give plans so many branch slots; graphs of the old width are used no more."""
+        assert not self._launched
+        slots, plan = self.slots, RoundPlan.flat_size(self.slots, branches)
+        self.branches = branches
+        self._up = self._ints(2 * slots + plan)
+        self._alive, self._target = self._up[:slots], self._up[slots : 2 * slots]
+        self._plan = RoundPlan.over(self._up[2 * slots :], slots, branches)
+        self._acts = self._up[2 * slots : 4 * slots]
+        sizes = len(self._up), len(self._page_flat), len(self._down)
+        pinned = self._up.is_cuda
+        self._turns = [Turn(*sizes, slots, branches, pinned) for _ in range(IN_FLIGHT)]
+        self._next = 0
+
+    def _ints(self, size: int) -> torch.Tensor:
+        return torch.zeros(size, dtype=torch.int32, device=self._transformer.device)
+
+    def _emitted_in(self, down: torch.Tensor) -> Emitted:
+        size = Emitted.flat_size(self.slots)
+        return Emitted.over(down[self._emitted_at : self._emitted_at + size], self.slots)
+
+    @property
+    def under_way(self) -> int:
+        return len(self._launched)
+
+    def start(self) -> RoundState:
+        """State to be filled by the host before `send_state`; nothing may be under way."""
+        assert not self._launched
+        self._held = []
+        return RoundState.over(self._state_up, self.slots)
+
+    def send_state(self) -> None:
+        """What `start` gave out is where the requests stand."""
+        self._state_flat.copy_(self._state_up, non_blocking=True)
+
+    def staged(self) -> Staged:
+        """What to say about the next round; filled by the caller, then `launch`."""
+        assert len(self._launched) < IN_FLIGHT
+        return self._turns[self._next].staged
+
+    def hold_pages(self, lists: Sequence[Sequence[int]]) -> None:
+        """Pages of every slot, for the round that `staged` is about.
+
+        From one `start` to the next a slot's list only grows, or ends for good.
+        """
+        held = [len(pages) for pages in lists]
+        if held == self._held:
+            return
+        self._held = held
+        host = self._turns[self._next].pages.numpy()
+        host[0], host[1 : self.slots + 1] = 0, np.cumsum(held)
+        flat = [page for pages in lists for page in pages]
+        host[self._first_page : self._first_page + len(flat)] = flat
+        self._page_flat.copy_(self._turns[self._next].pages, non_blocking=True)
+
+    def bucket(self, tokens: int) -> int | None:
+        """Packed tokens that a round of `tokens` is run with; None when it is too large."""
+        key = GraphKey.of(tokens, self.slots)
+        return None if key is None else key.tokens
+
+    def launch(
+        self,
+        tokens: int,
+        rule: RoundRule | None = None,
+        *,
+        sampled: bool = False,
+        filtered: int = 0,
+    ) -> None:
+        """Start the staged round and the copy of its record; returns before the device is done.
+
+        Args:
+            tokens: packed tokens, at least those that the round has.
+            rule: lets the device choose; None takes the staged plan.
+            sampled: a request has a temperature; filtered: most tokens of requests with top-k,
+                top-p or min-p.
+        """
+        size = launch.bucket(filtered, launch.TOKEN_BUCKETS) if filtered else 0
+        assert size is not None
+        variant = f"round {self.branches} {rule or 'planned'} {sampled or filtered > 0} {size}"
+        key = GraphKey.of(tokens, self.slots, variant)
+        assert key is not None, "more tokens or requests than the largest bucket"
+        if (sampled or filtered) and self._noise is None:
+            self._noise = NoiseSource(self._transformer.device)
+        turn = self._turns[self._next]
+        self._next = (self._next + 1) % IN_FLIGHT
+        sent = len(self._up) if rule is None else 2 * self.slots
+        noise = self._noise if sampled or filtered else None
+        size = min(size, key.tokens)
+        forward = self._forward(key.tokens)
+        with torch.inference_mode():
+            self._up[:sent].copy_(turn.up[:sent], non_blocking=True)
+            self.graphs.run(key, lambda: self._run(forward, key.tokens, rule, noise, size))
+            # Only what this bucket wrote.
+            used = self._stats_at(key.tokens) + 5 * key.tokens
+            turn.down[:used].copy_(self._down[:used], non_blocking=True)
+        if turn.event is not None:
+            turn.event.record()
+        turn.tokens = key.tokens
+        self._launched.append(turn)
+
+    def collect(self) -> Record:
+        """Wait for the round launched first; its record."""
+        turn = self._launched.popleft()
+        if turn.event is not None:
+            turn.event.synchronize()
+        n, t, at, stats_at = self.slots, turn.tokens, self._read_at, self._stats_at(turn.tokens)
+        host = turn.down.numpy()
+        emitted = self._emitted_in(turn.down)
+        used = int(emitted.next_tokens)
+        assert used <= t, "a round had more tokens than it was launched with"
+        ids = host[at : at + 2 * t].reshape(t, 2)[:used]
+        stats = host[stats_at : stats_at + 5 * t].view(np.float32).reshape(t, 5)[:used]
+        return Record(host[:n], host[n : 2 * n], emitted.finished.numpy(), used, ids, stats)
+
+    def self_test(self) -> list[str]:
+        """Faults found by drafting from nothing, first eagerly and then under replay.
+
+        A draft commits nothing and the probe has no prefix, so the pool is not touched.
+        """
+        first, replayed, other = (self._probe(seed) for seed in (5, 5, 6))
+        faults = []
+        if not np.array_equal(first, replayed):
+            faults.append("a replayed round differs from the eager one")
+        if np.array_equal(replayed, other):
+            faults.append("a replayed round ignores its inputs")
+        return faults
+
+    def _probe(self, seed: int) -> npt.NDArray[np.float32]:
+        state, staged = self.start(), self.staged()
+        for tensor in (state.live, staged.plan.act):
+            tensor.zero_()
+            tensor[0] = 1
+        state.committed.zero_()
+        state.seed.fill_(seed)
+        state.room.fill_(PROBE_TOKENS)
+        state.remaining.fill_(PROBE_TOKENS)
+        staged.alive[:] = 1
+        staged.plan.block.fill_(PROBE_TOKENS)
+        staged.plan.kind.fill_(-1)
+        self.send_state()
+        self.launch(PROBE_TOKENS)
+        return self.collect().stats.copy()
+
+    def forget(self) -> None:
+        """Drop what is under way, after a fault; the next round begins with `start`."""
+        self._launched.clear()
+
+    def _forward(self, tokens: int) -> DeviceForward:
+        if tokens not in self._forwards:
+            ops = self._make_ops(tokens, self.slots)
+            self._forwards[tokens] = DeviceForward(self._transformer, ops, tokens)
+        return self._forwards[tokens]
+
+    def _run(
+        self,
+        forward: DeviceForward,
+        tokens: int,
+        rule: RoundRule | None,
+        noise: NoiseSource | None,
+        filtered: int,
+    ) -> None:
+        ops, state = forward.ops, self.state
+        state.live.mul_(self._alive)
+        if rule is not None:
+            ops.choose(state, self._target, rule, self._plan)
+        ops.assemble(state, self._plan, self._rows)
+        rows, read = self._rows.head(tokens), self._read(tokens)
+        drawn = None if noise is None else noise.of(rows, state, filtered)
+        forward.read(rows, self._table, state.committed, self._pools, self._head, read, drawn)
+        ops.settle(state, self._plan, self._rows, read, self._emitted, self._decisions)
+        # Here the record's own size: the step behind it is not known yet.
+        self._emitted.next_tokens.copy_(self._rows.q_ptr[-1:])
+        self._down[: 2 * self.slots].copy_(self._acts)
+
+    def _read(self, tokens: int) -> ReadoutBuffers:
+        """Read-out of a bucket, where its record is copied from."""
+        at, stats_at = self._read_at, self._stats_at(tokens)
+        ids = self._down[at : at + 2 * tokens].view(tokens, 2)
+        stats = self._down[stats_at : stats_at + 5 * tokens].view(torch.float32)
+        return ReadoutBuffers(ids, stats.view(tokens, 5))
+
+    def _stats_at(self, tokens: int) -> int:
+        return self._read_at + _aligned(2 * tokens)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN
