@@ -33,9 +33,10 @@ class Batching:
         if self.mode == "bucketed":
             self._keep(plan, self._bucket(plan))
             return plan
-        active = np.flatnonzero(plan.act != Act.IDLE)
-        if len(active) > self.batch:
-            self._keep(plan, self._least_recent(plan, active))
+        if len(plan.act) > self.batch:
+            active = np.flatnonzero(plan.act != Act.IDLE)
+            if len(active) > self.batch:
+                self._keep(plan, self._least_recent(plan, active))
         return plan
 
     def _bucket(self, plan: Plan) -> IntArray:

@@ -26,10 +26,14 @@ def build_rows(
 ) -> tuple[Rows, IntArray]:
     """Rows of a step: prompt chunks first, then each planned request; and the main-row index."""
     act = plan.act
+    # Used branches come first.
+    branched = (
+        plan.branch_kind.shape[1] > 0 and max(plan.branch_kind[:, 0].tolist(), default=-1) >= 0
+    )
+    if not chunks and not branched and Act.IDLE not in act.tolist():
+        return _one_row_each(plan, table, mask_id)
     active = act != Act.IDLE
     used = (plan.branch_kind >= 0) & (act == Act.VERIFY)[:, None]
-    if not chunks and active.all() and not used.any():
-        return _one_row_each(plan, table, mask_id)
     firsts = np.array([c.first_draft > 0 for c in chunks], dtype=np.int64)
     lead = starts_of(np.concatenate((1 + firsts, np.where(active, 1 + used.sum(1), 0))))
     rows = _blank_rows(int(lead[-1]))
@@ -69,11 +73,11 @@ def _one_row_each(plan: Plan, table: RequestTable, mask_id: int) -> tuple[Rows, 
         kind=_KIND_OF.take(act),
         tokens=nothing,
     )
-    width = int(plan.block[0]) if len(who) else 0
-    if verify.all() and (plan.block == width).all():
-        rows.tokens = table.draft.take(who, axis=0)[:, :width].ravel()
+    widths = plan.block.tolist()
+    if len(set(widths)) == 1 and Act.VERIFY == min(act.tolist()) == max(act.tolist()):
+        rows.tokens = table.draft[who, : widths[0]].ravel()
         return rows, main
-    rows.tokens = np.full(int(plan.block.sum()), mask_id, np.int64)
+    rows.tokens = np.full(sum(widths), mask_id, np.int64)
     _place_tokens(rows, starts_of(rows.length), plan, table, main)
     return rows, main
 

@@ -199,7 +199,7 @@ class EngineCore:
         chunks = self.scheduler.chunks(
             {i: planner.first_draft for i, planner in enumerate(self.planners)}
         )
-        if not chunks and not plan.act.any():
+        if not chunks and not any(plan.act.tolist()):
             return []
         rows, main = build_rows(plan, chunks, self.table, self.mask_id)
         step = pack(rows, self.table.committed, chunks, main)
@@ -240,13 +240,14 @@ class EngineCore:
         began = time.perf_counter()
         who = self.scheduler.ready()
         asked = self.table.planner.take(who)
-        if not len(who) or (asked == asked[0]).all():
-            index = int(asked[0]) if len(who) else 0
+        wanted = set(asked.tolist())
+        if len(wanted) < 2:
+            index = min(wanted, default=0)
             plan = self.planners[index].plan(self.table, who, self.load)
         else:
             plans = [
                 self.planners[index].plan(self.table, who[asked == index], self.load)
-                for index in np.unique(asked).tolist()
+                for index in sorted(wanted)
             ]
             plan = join_plans(plans)
         plan = self.scheduler.fit(self.batching.select(plan))
@@ -282,7 +283,7 @@ class EngineCore:
         if len(who):
             set_seed(table, who, verified.tokens[np.arange(len(who)), outcome.matched])
             self.counters.rounds += len(who)
-            self.counters.matched += int(outcome.matched.sum())
+            self.counters.matched += sum(outcome.matched.tolist())
         return settled
 
     def hand_out(self, settled: Settled) -> list[Event]:

@@ -62,7 +62,7 @@ class PackedStep:
             `prefix`: committed tokens P of each, int64 [R].
         readout: packed indices of the tokens with logits, int64 [Q]; `read_start`: index into
             it of each row's first readout, int64 [n + 1].
-        target: position that each readout predicts (causal: next, bidirectional: own) [Q].
+        ahead: 1 where a readout predicts the next position (causal), 0 its own, int64 [Q].
         chunks: the prompt chunks, each the main row of its request.
         main: row index of each plan entry's verify or draft row, -1 when idle, int64 [n].
         shape: size of the forward, its kv_tokens left at 0 (see `shape_of`).
@@ -78,11 +78,16 @@ class PackedStep:
     prefix: IntArray
     readout: IntArray
     read_start: IntArray
-    target: IntArray
+    ahead: IntArray
     chunks: list[PrefillChunk]
     main: IntArray
     shape: StepShape
     drafter: bool
+
+    @property
+    def target(self) -> IntArray:
+        """Position that each readout predicts, int64 [Q]."""
+        return np.asarray(self.positions[self.readout] + self.ahead)
 
     @property
     def adapter_tokens(self) -> BoolArray:
@@ -199,7 +204,8 @@ def pack(
         prefix_of: committed tokens P by slot, int64 [N].
     """
     known = _structure(rows)
-    positions = np.repeat(rows.start, rows.length) + known.within
+    positions = rows.start.repeat(rows.length)
+    positions += known.within
     return PackedStep(
         rows=rows,
         row_start=known.row_start,
@@ -207,10 +213,10 @@ def pack(
         vis=known.vis,
         slots=known.slots,
         offset=known.offset,
-        prefix=prefix_of[known.slots],
+        prefix=prefix_of.take(known.slots),
         readout=known.readout,
         read_start=known.read_start,
-        target=positions[known.readout] + known.ahead,
+        ahead=known.ahead,
         chunks=chunks or [],
         main=np.empty(0, np.int64) if main is None else main,
         shape=known.shape,
@@ -268,7 +274,7 @@ def shapes_of(step: PackedStep) -> list[StepShape]:
 
 def shape_of(step: PackedStep) -> StepShape:
     """One forward as the cost table knows it."""
-    one, kv = step.shape, int(step.prefix.sum())
+    one, kv = step.shape, sum(step.prefix.tolist())
     return StepShape(one.kind, one.requests, one.query_tokens, kv, one.block_size, one.branches)
 
 

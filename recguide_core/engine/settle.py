@@ -71,7 +71,7 @@ def judge(
     """
     entry = (plan.act == Act.VERIFY).nonzero()[0]
     who, width = plan.who.take(entry), plan.block.take(entry)
-    most = int(width.max()) if len(width) else 1
+    most = max(width.tolist(), default=1)
     first = step.read_start.take(step.main.take(entry))
     tokens = _grid(readings.token, first, most)
     entropy = _grid(readings.entropy, first, most)
@@ -119,9 +119,9 @@ def _pick_branch(
 
 def advance(table: RequestTable, outcome: Outcome) -> None:
     """Move the history of verified requests: P, e_t, z_t. Tokens and drafts come separately."""
-    who = outcome.who
-    table.committed[who] += outcome.matched + 1
-    table.room[who] -= outcome.matched + 1
+    who, moved = outcome.who, outcome.matched + 1
+    table.committed[who] += moved
+    table.room[who] -= moved
     table.e2[who] = table.e1[who]
     table.e1[who] = outcome.entropy
     table.prev_block[who] = outcome.width
