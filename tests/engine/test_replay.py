@@ -23,7 +23,7 @@ LOAD, TOKENS = 3, 80
 
 def guide():
     menu = (1, 4, 8, 16, 32)
-    return guidance(learned("nld-8b", menu), priced("b200", "nld-8b").cost, {LOAD: 0.4}, menu)
+    return guidance(learned("nld-8b", menu), priced("b200", "nld-8b").cost, {LOAD: 0.4}, menu=menu)
 
 
 def requests(tiny):
