@@ -15,7 +15,12 @@ from recguide_core.engine.readings import ReadoutNeeds, StepReadings
 from recguide_core.engine.repetition import Repetition
 from recguide_core.engine.rows import PackedStep
 from recguide_core.kernels.attention_torch import PackedLayout, TorchAttention
-from recguide_core.kernels.readout_torch import HostReadings, log_probabilities, read_out
+from recguide_core.kernels.readout_torch import (
+    HostReadings,
+    Readings,
+    log_probabilities,
+    read_out,
+)
 from recguide_core.kernels.sampling_torch import FILTERED, SamplingRows
 from recguide_core.kvcache import KVPool
 from recguide_core.model.registry import LoadedModel
@@ -77,7 +82,7 @@ class TorchRunner:
             if not len(batch.readout):
                 return
             hidden = hidden[batch.readout] if batch.keep_hidden else hidden
-        self._read(transformer.head(hidden), prepared.sampling)
+        self.on_host(self._read_out(transformer.head(hidden), prepared.sampling))
 
     def _run(self, prepared: PreparedStep, step: PackedStep, needs: ReadoutNeeds) -> StepReadings:
         transformer = self.model.transformer
@@ -101,14 +106,18 @@ class TorchRunner:
         """Read out logits float32 [Q, vocab] of a step (overwritten) and bring them to the host."""
         plain = self._logits_for_logprobs(logits, step, needs)
         self._bias(logits, step, needs)
-        readings = StepReadings(*self._read(logits, sampling))
+        readings = StepReadings(*self.on_host(self._read_out(logits, sampling)))
         if plain is not None:
             self._add_logprobs(readings, plain, step, needs)
         return readings
 
-    def _read(self, logits: torch.Tensor, sampling: SamplingRows | None) -> HostReadings:
+    def _read_out(self, logits: torch.Tensor, sampling: SamplingRows | None) -> Readings:
         config = self.model.config
-        return read_out(logits, config.mask_id, config.eos_ids, sampling).on_host()
+        return read_out(logits, config.mask_id, config.eos_ids, sampling)
+
+    def on_host(self, readings: Readings) -> HostReadings:
+        """Bring a read-out to the host."""
+        return readings.on_host()
 
     def _up(self, array: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(array)

@@ -55,9 +55,14 @@ class Readings:
                 self.margin.numpy(),
                 self.entropy.numpy(),
             )
-        token, alt, *shares = self.packed().cpu().numpy()
-        confidence, margin, entropy = np.asarray(shares, np.float32)
-        return token.astype(np.int64), alt.astype(np.int64), confidence, margin, entropy
+        return unpacked(self.packed())
+
+
+def unpacked(packed: torch.Tensor) -> HostReadings:
+    """Host copies of `Readings.packed`."""
+    token, alt, *shares = packed.cpu().numpy()
+    confidence, margin, entropy = np.asarray(shares, np.float32)
+    return token.astype(np.int64), alt.astype(np.int64), confidence, margin, entropy
 
 
 def read_out(

@@ -18,7 +18,7 @@ from recguide_core.engine.runner import PreparedStep, TorchRunner
 from recguide_core.kernels import launch, tiles
 from recguide_core.kernels.backends import Target, reasons
 from recguide_core.kernels.ops import Geometry
-from recguide_core.kernels.sampling_torch import SamplingRows
+from recguide_core.kernels.readout_torch import HostReadings, Readings, unpacked
 from recguide_core.model.lora import DraftAdapter
 from recguide_core.model.transformer import TokenBatch
 from recguide_core.sglang_plugin.row_attention import KernelRowAttention, TorchRowAttention
@@ -70,9 +70,9 @@ class ModuleRunner(TorchRunner):
         mask = step.adapter_tokens
         return True if mask.all() else self._up(np.flatnonzero(mask))
 
-    def _read(self, logits: torch.Tensor, sampling: SamplingRows | None) -> torch.Tensor:
-        # The ranks' logits may differ in the last bit.
-        return self._agree(super()._read(logits, sampling))
+    def on_host(self, readings: Readings) -> HostReadings:
+        """As rank 0 has it: the ranks' logits may differ in the last bit."""
+        return unpacked(self._agree(readings.packed()))
 
 
 class FlatExecutor(ModuleRunner):
