@@ -4,7 +4,8 @@
     python scripts/device_check.py --tiny --out build/device_check.json    # dry run on CPU
 
 Parts run in order, most important first: correctness of each kernel ("attention", "readout",
-"fused"), captured rounds on changing contents ("rounds"), the cost table of NLD-8B geometry
+"fused"), captured rounds on changing contents ("rounds"), the engine's own loop over them
+("engine"), the cost table of NLD-8B geometry
 ("cost"), kernels against floors ("speed"), eager against replay ("graphs"), replayed methods
 ("replay"), and FlashInfer beside ours where it is installed ("flashinfer"). The JSON goes to
 `recguide profile --import FILE`. The last line of stdout is a summary; exit status 1 on a failure.
@@ -33,6 +34,7 @@ def main() -> int:
         # Triton decides when a kernel module is imported.
         os.environ["TRITON_INTERPRET"] = "1"
     sys.path.insert(0, str(ROOT))
+    from recguide_core.engine.checked import engine_rounds
     from recguide_core.engine.replayed import replayed_policy
     from recguide_core.errors import RecGuideError
     from recguide_core.kernels.check.parts import run
@@ -41,7 +43,9 @@ def main() -> int:
         print(json.dumps(record), flush=True)
 
     try:
-        report = run(options.only, options.budget, options.tiny, log, replayed_policy)
+        report = run(
+            options.only, options.budget, options.tiny, log, replayed_policy, engine_rounds
+        )
     except RecGuideError as error:
         print(f"{error.cause} {error.remedy}", file=sys.stderr)
         return error.exit_code

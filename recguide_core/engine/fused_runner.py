@@ -9,13 +9,13 @@ with any `RoundOps`, so CPU tests drive all of it with the torch twins.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 
 from recguide_core.engine.readings import ReadoutNeeds, StepReadings
 from recguide_core.engine.rows import PackedStep
-from recguide_core.engine.runner import TorchRunner
 from recguide_core.engine.wishes import Wishes
 from recguide_core.kernels import launch
 from recguide_core.kernels.device_forward import DeviceForward, Pools
@@ -25,18 +25,32 @@ from recguide_core.kernels.ops import RoundOps
 from recguide_core.kernels.round_state import ReadoutBuffers
 from recguide_core.kernels.step_buffers import HostRows, StepBuffers
 from recguide_core.kvcache import KVPool
-from recguide_core.model.registry import LoadedModel
+from recguide_core.model.config import ModelConfig
+from recguide_core.model.transformer import Transformer
 from recguide_core.records import Row, Rows
+
+if TYPE_CHECKING:
+    from recguide_core.engine.runner import TorchRunner
 
 MakeOps = Callable[[int, int], RoundOps]
 PROBE_TOKENS = 8
+
+
+class Served(Protocol):
+    """What the kernels need of a model; a `LoadedModel` has it."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    @property
+    def transformer(self) -> Transformer: ...
 
 
 class _Bucket:
     """Fixed buffers of one graph key and the forward over them."""
 
     def __init__(
-        self, model: LoadedModel, pool: KVPool, ops: RoundOps, key: GraphKey, adapter: bool
+        self, model: Served, pool: KVPool, ops: RoundOps, key: GraphKey, adapter: bool
     ) -> None:
         transformer = model.transformer
         device = transformer.device
@@ -77,7 +91,7 @@ class FusedRunner:
 
     def __init__(
         self,
-        model: LoadedModel,
+        model: Served,
         pool: KVPool,
         fallback: TorchRunner,
         make_ops: MakeOps,

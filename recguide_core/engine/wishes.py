@@ -7,14 +7,18 @@ noise is the one of `kernels.sampling_torch`, bit for bit, and the others stay a
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 
 from recguide_core.engine.readings import ReadoutNeeds, StepReadings
 from recguide_core.engine.rows import PackedStep, take_rows
-from recguide_core.engine.runner import TorchRunner
 from recguide_core.kernels.head import OutputHead
 from recguide_core.records import MAX_BLOCK, BoolArray, IntArray
+
+if TYPE_CHECKING:
+    from recguide_core.engine.runner import TorchRunner
 
 _COPIES = 4
 """Logits that reading one row may hold at once: the row, its clone, scores and sorted scores."""

@@ -22,6 +22,8 @@ def execution_metrics(execution: Execution | None) -> Iterator[Metric]:
     reasons = {f"not_{name}": reason for name, reason in execution.choice.reasons.items()}
     # A kernel path that failed its self-test is not run; the torch runner serves instead.
     faults = {"self_test": "; ".join(execution.faults)} if execution.faults else {}
+    if execution.graphs is not None and execution.graphs.report.not_resident:
+        faults["not_resident"] = execution.graphs.report.not_resident
     used = "torch" if execution.faults else execution.choice.name
     info.add_metric([], {"backend": used, **reasons, **faults})
     yield info
@@ -42,6 +44,19 @@ def execution_metrics(execution: Execution | None) -> Iterator[Metric]:
         "Steps of which some rows were read out again by torch (sampling, bias, logprobs)",
         value=float(report.reread),
     )
+    yield CounterMetricFamily(
+        "recguide_resident_rounds",
+        "Rounds that ran wholly on the device, handed out beside the next one",
+        value=float(report.resident),
+    )
+    host = CounterMetricFamily(
+        "recguide_host_steps",
+        "Steps with decoding requests that the host built and settled instead, by reason",
+        labels=["reason"],
+    )
+    for reason, count in list(report.host.items()):
+        host.add_metric([reason], count)
+    yield host
     yield GaugeMetricFamily("recguide_graphs", "Captured graphs", value=float(len(report.captured)))
     yield GaugeMetricFamily(
         "recguide_graph_bytes", "Memory that captured graphs hold", value=float(report.bytes)

@@ -84,6 +84,14 @@ def test_recguide_is_replayed_beside_the_fixed_methods(tmp_path: Path) -> None:
     assert ours["tokens"] > 0 and ours["rounds"] > 0
 
 
+def test_the_engine_runs_resident_rounds(tmp_path: Path) -> None:
+    dry_run("engine", tmp_path / "check.json")
+    records = json.loads((tmp_path / "check.json").read_text())["records"]
+    ours = next(r for r in records if r["part"] == "engine")
+    assert ours["resident"] > 0 and ours["not_resident"] == ""
+    assert ours["host_loop_agrees"] == 1.0 and ours["tokens"] > 0
+
+
 def test_mistakes_are_told() -> None:
     with pytest.raises(UsageError, match="Did you mean 'attention'"):
         parts.run("atention", 1.0, True, print)

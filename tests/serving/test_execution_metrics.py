@@ -45,6 +45,8 @@ def test_every_eager_forward_has_its_reason(faults) -> None:
     for _ in range(3):
         graphs.run_eager(lambda: None, "prompt chunk")
     graphs.report.replays, graphs.report.reread = 40, 5
+    graphs.report.resident, graphs.report.not_resident = 30, ""
+    graphs.report.on_host("log-probabilities")
     choice = SimpleNamespace(name="triton", reasons={"flashinfer": "not chosen"})
     shown = text(SimpleNamespace(choice=choice, graphs=graphs, faults=faults))
     assert 'recguide_eager_forwards_total{reason="prompt chunk"} 3.0' in shown
@@ -52,3 +54,13 @@ def test_every_eager_forward_has_its_reason(faults) -> None:
     assert "recguide_reread_steps_total 5.0" in shown
     assert ('backend="torch"' if faults else 'backend="triton"') in shown
     assert bool(faults) == ("a replay ignores its inputs" in shown)
+    assert "recguide_resident_rounds_total 30.0" in shown
+    assert 'recguide_host_steps_total{reason="log-probabilities"} 1.0' in shown
+    assert "not_resident" not in shown
+
+
+def test_why_no_round_runs_on_the_device_alone() -> None:
+    graphs = GraphCache(None, 0, lambda: 0)
+    graphs.report.not_resident = "a second model drafts"
+    shown = text(SimpleNamespace(choice=TORCH, graphs=graphs, faults=[]))
+    assert 'not_resident="a second model drafts"' in shown

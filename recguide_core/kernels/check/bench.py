@@ -14,8 +14,10 @@ from recguide_core.kernels import cuda
 from recguide_core.kernels.graphs import GraphCache
 from recguide_core.kernels.ops import Geometry, RoundOps
 from recguide_core.kernels.planned_rounds import Decide
+from recguide_core.model.transformer import Transformer
 
 Policy: TypeAlias = "Callable[[Bench, int, int], Decide]"
+EnginePart: TypeAlias = "Callable[[Bench, Transformer], None]"
 INTERPRETED_PROCESSORS = 4
 GRAPH_BYTES = 8 << 30
 
@@ -29,6 +31,7 @@ class Bench:
         budget_s: wall-clock seconds; parts stop adding work when they are spent.
         log: called with each record as it is made.
         policy: (bench, C, context) -> planner of the replayed `recguide`, None for none.
+        engine: checks the engine's own loop on a model, None for none.
         records: everything noted; cost: rows of the cost table.
     """
 
@@ -36,6 +39,7 @@ class Bench:
     budget_s: float
     log: Callable[[dict[str, Any]], None]
     policy: Policy | None = None
+    engine: EnginePart | None = None
     started: float = field(default_factory=time.monotonic)
     records: list[dict[str, Any]] = field(default_factory=list)
     cost: list[dict[str, Any]] = field(default_factory=list)

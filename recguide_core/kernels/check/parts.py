@@ -13,7 +13,7 @@ import torch
 from recguide_core.errors import UsageError, nearest
 from recguide_core.kernels.check import correctness, costs, roundtrip, speed
 from recguide_core.kernels.check.acceptance import Script, mean_accepted
-from recguide_core.kernels.check.bench import Bench, Policy
+from recguide_core.kernels.check.bench import Bench, EnginePart, Policy
 from recguide_core.kernels.check.models import RANK, TINY_RANK, config_for, random_transformer
 from recguide_core.kernels.choose_torch import RoundRule
 from recguide_core.kernels.planned_rounds import Decide
@@ -59,6 +59,14 @@ def _replays(bench: Bench) -> None:
     bench.note("replay", what="acceptance law", mean_accepted=law, hit_rate=HIT_RATE)
 
 
+def _engine(bench: Bench) -> None:
+    """The room that joins policy and kernels brings its own check."""
+    if bench.engine is None:
+        bench.note("engine", skipped="no engine was handed over")
+        return
+    bench.engine(bench, _transformer(bench.tiny))
+
+
 def _flashinfer(bench: Bench) -> None:
     """FlashInfer beside ours is a second opinion; it is not required to be there."""
     import importlib.util
@@ -78,6 +86,7 @@ PARTS: dict[str, Callable[[Bench], None]] = {
     "readout": correctness.readout,
     "fused": correctness.fused_ops,
     "rounds": lambda bench: roundtrip.rounds(bench, _transformer(bench.tiny)),
+    "engine": _engine,
     "cost": lambda bench: costs.cost(bench, _transformer(bench.tiny)),
     "speed": speed.speed,
     "graphs": lambda bench: speed.graphs(bench, _transformer(bench.tiny)),
@@ -94,6 +103,7 @@ def run(
     tiny: bool,
     log: Callable[[dict[str, Any]], None],
     policy: Policy | None = None,
+    engine: EnginePart | None = None,
 ) -> dict[str, Any]:
     """Run the parts and return the report.
 
@@ -101,6 +111,7 @@ def run(
 
     Args:
         policy: makes the planner of the replayed `recguide`; None leaves that method out.
+        engine: checks the engine's loop over resident rounds; None leaves it out.
 
     Raises:
         UsageError: no part of that name, or no CUDA device.
@@ -109,7 +120,7 @@ def run(
         raise UsageError(f"No part named '{only}'.", nearest(only, PARTS))
     if not tiny and not torch.cuda.is_available():
         raise UsageError("There is no CUDA device here.", "Use --tiny for the dry run on CPU.")
-    bench = Bench(tiny, budget_s, log, policy)
+    bench = Bench(tiny, budget_s, log, policy, engine)
     for name in [only] if only else PARTS:
         bench.budget_s = budget_s * (1.0 if only else SHARE.get(name, 1.0))
         if bench.spent:
