@@ -53,12 +53,12 @@ def _low_load(report: dict[str, Any]) -> None:
 
 
 def _loads(report: dict[str, Any]) -> None:
-    rho, pinned = report["settings"]["rho"], report["settings"]["pinned"]
+    rho = report["settings"]["rho"]
     rows = [
         (
             str(row["concurrency"]),
             console.number(row["rho"], 4),
-            _choice(rho, pinned, str(row["concurrency"])),
+            console.number(rho[str(row["concurrency"])], 4),
             " / ".join(f"{100 * share:.0f}" for share in row["shares"].values()),
             f"{100 * row['gain']:+.1f} % [{100 * row['low']:+.1f}, {100 * row['high']:+.1f}]",
         )
@@ -70,11 +70,6 @@ def _loads(report: dict[str, Any]) -> None:
         ("C", "rho out of fold", "on-policy", f"% of B = {blocks}", "gain [95 %]"),
         rows,
     )
-
-
-def _choice(rho: dict[str, float], pinned: dict[str, int], load: str) -> str:
-    """rho on-policy, or the block that all requests take at this load."""
-    return f"B = {pinned[load]} for all" if pinned.get(load) else console.number(rho[load], 4)
 
 
 def _methods(report: dict[str, Any]) -> None:

@@ -24,15 +24,16 @@ KINDS = ("prefill", "ar", "draft", "verify", "fused", "mixed")
 """Kinds of forward of the cost table; `Shapes.kind` holds indices into this."""
 PREFILL, AR, DRAFT, VERIFY, FUSED, MIXED = range(len(KINDS))
 
-# What a kind is priced by: its own rows, else those of its nearest relatives. Forwards that carry
-# rows of several kinds are priced by their tokens, whatever these were timed in.
+# What a kind is priced by: its own rows, else those of its nearest relatives, named first. A token
+# of plain AR is a block of one, so such rows are the low end of the others' curves. Forwards that
+# carry rows of several kinds are priced by their tokens, whatever these were timed in.
 _PRICED_BY = {
-    PREFILL: ((PREFILL,), (VERIFY,), (DRAFT,)),
+    PREFILL: ((PREFILL,), (VERIFY, AR), (DRAFT, AR)),
     AR: ((AR,), (VERIFY,), (DRAFT,)),
-    DRAFT: ((DRAFT,), (VERIFY,)),
-    VERIFY: ((VERIFY,), (DRAFT,)),
-    FUSED: ((AR, DRAFT, VERIFY, FUSED, MIXED),),
-    MIXED: ((AR, DRAFT, VERIFY, FUSED, MIXED),),
+    DRAFT: ((DRAFT, AR), (VERIFY, AR)),
+    VERIFY: ((VERIFY, AR), (DRAFT, AR)),
+    FUSED: (),
+    MIXED: (),
 }
 
 
@@ -146,8 +147,10 @@ class InterpolatedCost:
             raise ValueError("a cost table without rows has no prices")
         self._grids = []
         for k in range(len(KINDS)):
-            choices = (np.isin(kind, group) for group in _PRICED_BY[k])
-            rows = next((at for at in choices if at.any()), np.ones(len(kind), bool))
+            groups = (g for g in _PRICED_BY[k] if (kind == g[0]).any())
+            group = next(groups, (AR, DRAFT, VERIFY, FUSED, MIXED))
+            rows = np.isin(kind, group)
+            rows = rows if rows.any() else np.ones(len(kind), bool)
             self._grids.append(_grid(*(c[rows] for c in (requests, tokens, kv, ms))))
 
     def ms(self, shapes: Shapes) -> Milliseconds:
@@ -210,6 +213,9 @@ def _extended(x: Reals, xp: Reals, fp: Reals) -> Reals:
 
 
 def _read(grid: _Grid, n: Reals, width: Reals, kv: IntArray) -> Milliseconds:
+    if len(grid.requests) == 1:
+        # Timed at one number of requests (prompts usually are): more of them are more tokens.
+        width, n = width * n / grid.requests[0], np.full(len(n), grid.requests[0])
     i, u = _position(grid.requests, n)
     j, v = _position(grid.width, width)
     i1, j1 = np.minimum(i + 1, len(grid.requests) - 1), np.minimum(j + 1, len(grid.width) - 1)

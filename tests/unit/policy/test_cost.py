@@ -68,6 +68,34 @@ def test_kinds_that_were_not_timed_use_their_relatives() -> None:
     assert model.ms(Shapes.uniform(AR, 4, 1, 0)) == pytest.approx([4.0])
 
 
+def test_plain_ar_is_the_low_end_of_blocks() -> None:
+    """A verify row among plain AR rows is a little more than plain AR, not a whole block each."""
+    model = InterpolatedCost(
+        {
+            "kind": ["ar", "verify", "draft"],
+            "requests": [4, 4, 4],
+            "query_tokens": [4, 20, 20],
+            "kv_tokens": [0, 0, 0],
+            "mean_ms": [4.0, 12.0, 20.0],
+        }
+    )
+    rows = [StepShape(kind, 4, 8, 0, 5, 0) for kind in ("ar", "verify", "draft")]
+    assert model.ms(Shapes.of(rows)) == pytest.approx([4.0, 6.0, 8.0])
+
+
+def test_prompts_timed_alone_are_priced_by_their_tokens_together() -> None:
+    model = InterpolatedCost(
+        {
+            "kind": ["prefill", "prefill"],
+            "requests": [1, 1],
+            "query_tokens": [64, 256],
+            "kv_tokens": [0, 0],
+            "mean_ms": [5.0, 20.0],
+        }
+    )
+    assert model.ms(Shapes.of([StepShape("prefill", 4, 256, 0, 0, 0)])) == pytest.approx([20.0])
+
+
 def test_mixed_forwards_are_priced_by_their_tokens() -> None:
     model = InterpolatedCost(
         {
