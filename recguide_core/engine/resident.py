@@ -235,6 +235,7 @@ class ResidentLoop:
         )  # fmt: skip
         rounds.launch(
             int(tokens.sum()),
+            int(np.count_nonzero(tokens)),
             PLAIN if plan is None else None,
             sampled=self._terms.sampled,
             filtered=filtered,

@@ -13,6 +13,7 @@ With a `RoundRule` the device chooses what everybody does; without one the host 
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -75,7 +76,7 @@ class ResidentRounds:
         self._transformer, self._make_ops = transformer, make_ops
         self._pools, self._head, self._decisions = pools, head, decisions
         self._noise: NoiseSource | None = None
-        self._forwards: dict[int, DeviceForward] = {}
+        self._forwards: dict[tuple[int, int], DeviceForward] = {}
         capacity = launch.TOKEN_BUCKETS[-1]
         self._rows = PackedRows.sized(capacity, slots, device)
         self._state_flat = self._ints(RoundState.flat_size(slots))
@@ -161,6 +162,7 @@ class ResidentRounds:
     def launch(
         self,
         tokens: int,
+        requests: int,
         rule: RoundRule | None = None,
         *,
         sampled: bool = False,
@@ -169,7 +171,7 @@ class ResidentRounds:
         """Start the staged round and the copy of its record; returns before the device is done.
 
         Args:
-            tokens: packed tokens, at least those that the round has.
+            tokens, requests: packed tokens and those who have some, at least as in the round.
             rule: lets the device choose; None takes the staged plan.
             sampled: a request has a temperature; filtered: most tokens of requests with top-k,
                 top-p or min-p.
@@ -177,7 +179,7 @@ class ResidentRounds:
         size = launch.bucket(filtered, launch.TOKEN_BUCKETS) if filtered else 0
         assert size is not None
         variant = f"round {self.branches} {rule or 'planned'} {sampled or filtered > 0} {size}"
-        key = GraphKey.of(tokens, self.slots, variant)
+        key = GraphKey.of(tokens, requests, variant)
         assert key is not None, "more tokens or requests than the largest bucket"
         if (sampled or filtered) and self._noise is None:
             self._noise = NoiseSource(self._transformer.device)
@@ -186,7 +188,7 @@ class ResidentRounds:
         sent = len(self._up) if rule is None else 2 * self.slots
         noise = self._noise if sampled or filtered else None
         size = min(size, key.tokens)
-        forward = self._forward(key.tokens)
+        forward = self._forward(key)
         with torch.inference_mode():
             self._up[:sent].copy_(turn.up[:sent], non_blocking=True)
             self.graphs.run(key, lambda: self._run(forward, key.tokens, rule, noise, size))
@@ -238,18 +240,24 @@ class ResidentRounds:
         staged.plan.block.fill_(PROBE_TOKENS)
         staged.plan.kind.fill_(-1)
         self.send_state()
-        self.launch(PROBE_TOKENS)
+        self.launch(PROBE_TOKENS, 1)
         return self.collect().stats.copy()
 
     def forget(self) -> None:
         """Drop what is under way, after a fault; the next round begins with `start`."""
         self._launched.clear()
+        if self._up.is_cuda:
+            # Copies from the pinned buffers may still be due; a lost device tells by itself.
+            with contextlib.suppress(RuntimeError):
+                torch.cuda.current_stream().synchronize()
 
-    def _forward(self, tokens: int) -> DeviceForward:
-        if tokens not in self._forwards:
-            ops = self._make_ops(tokens, self.slots)
-            self._forwards[tokens] = DeviceForward(self._transformer, ops, tokens)
-        return self._forwards[tokens]
+    def _forward(self, key: GraphKey) -> DeviceForward:
+        # Who has no tokens takes no tiles: the kernels are chosen for those who have.
+        size = (key.tokens, key.requests)
+        if size not in self._forwards:
+            ops = self._make_ops(*size)
+            self._forwards[size] = DeviceForward(self._transformer, ops, key.tokens)
+        return self._forwards[size]
 
     def _run(
         self,

@@ -143,6 +143,20 @@ def test_every_way_to_stop(model, method) -> None:
     same(host, resident, drive)
 
 
+@pytest.mark.parametrize("method", ["ar", "overlap"])
+def test_an_ignored_eos_is_a_token_like_any_other(model, method) -> None:
+    def drive(engine):
+        for i in range(3):
+            submit(engine, model, i, max_tokens=40, ignore_eos=True)
+        return engine.run()
+
+    host, resident = pair(model, [METHODS[method]])
+    same(host, resident, drive)
+    again = history(drive(host))
+    inner = [set(told[-1][-1][1][:-1]) for told in again.values()]
+    assert any(tokens & model.eos_ids for tokens in inner)
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("at", [1, 4, 9])
 def test_an_abort_takes_effect_between_rounds(model, method, at) -> None:
