@@ -125,7 +125,6 @@ class ResidentLoop:
         flight = self._flights.popleft()
         plan, step = self._planned(flight, record)
         assert len(step.positions) == record.tokens, "host and device packed different rounds"
-        core.count(step)
         for i, slot in enumerate(plan.who.tolist()):
             if core.scheduler.running.get(slot) is not flight.lives[slot]:
                 plan.act[i] = Act.IDLE
@@ -137,6 +136,7 @@ class ResidentLoop:
             except Exception as error:
                 # What is settled is handed out all the same.
                 self._failed = error
+        core.count(step)
         self._open_pages([flight, *self._flights])
         events = core.hand_out(settled)
         assert not any(slot in core.scheduler.running for slot in ended)
@@ -186,11 +186,12 @@ class ResidentLoop:
         # The device packs by slot.
         order = np.argsort(plan.who)
         plan, tokens = take_entries(plan, order), tokens[order]
-        step = self._packed(plan)
         verify = plan.act == Act.VERIFY
         widths = dict(zip(plan.who.tolist(), np.where(verify, plan.block, 0).tolist(), strict=True))
         fill_plan(self.rounds.staged(), plan)
-        self._take_off(plan.who, tokens, widths, plan, step)
+        flight = self._take_off(plan.who, tokens, widths, plan)
+        # What the host itself needs of the rows is made while the device works on them.
+        flight.step = self._packed(plan)
         return None
 
     def _launch_chosen(self) -> str | None:
@@ -220,8 +221,7 @@ class ResidentLoop:
         tokens: IntArray,
         widths: dict[int, int],
         plan: Plan | None = None,
-        step: PackedStep | None = None,
-    ) -> None:
+    ) -> _Flight:
         core, rounds = self.core, self.rounds
         running = core.scheduler.running
         alive = rounds.staged().alive
@@ -240,8 +240,10 @@ class ResidentLoop:
             sampled=self._terms.sampled,
             filtered=filtered,
         )
-        self._flights.append(_Flight({s: running[s] for s in widths}, widths, plan, step))
+        flight = _Flight({s: running[s] for s in widths}, widths, plan)
+        self._flights.append(flight)
         self._open_pages(self._flights)
+        return flight
 
     # -- pages and faults -------------------------------------------------------------------
 
