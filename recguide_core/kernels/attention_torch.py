@@ -214,41 +214,41 @@ class TorchAttention:
         count, n = len(self._starts), self._bounds[1]
         if count < 2 or n > UNIFORM_MAX_TOKENS or self._bounds != [*range(0, count * n + 1, n)]:
             return None
-        starts = np.array(self._starts)
-        order = np.argsort(starts)
-        gaps = np.diff(starts[order])
-        if starts.min() < 0 or gaps.min() != gaps.max():
+        order = sorted(range(count), key=self._starts.__getitem__)
+        starts = [self._starts[i] for i in order]
+        gaps = {after - before for before, after in pairwise(starts)}
+        if starts[0] < 0 or len(gaps) > 1:
             return None
         length = max(self._prefix) + n
         if count * length > UNIFORM_MAX_PADDING * (sum(self._prefix) + count * n):
             return None
-        if not self._padding_is_safe(layout.request, starts, length):
+        if not self._padding_is_safe(layout.request, length):
             return None
         masks = np.zeros((count, 1, self.group, n, length), np.float32)
-        for mask, i in zip(masks, order.tolist(), strict=True):
+        for mask, i in zip(masks, order, strict=True):
             prefix, block = self._prefix[i], self._blocks[i]
             if block is not None:
                 mask[..., prefix : prefix + n] = block
             mask[..., prefix + n :] = -np.inf
-        in_order = bool((order == np.arange(count)).all())
+        in_order = self._starts == starts
         return _Uniform(
-            order=None if in_order else torch.from_numpy(order).to(self.device),
-            start=int(starts[order[0]]),
-            stride=int(gaps[0]),
+            order=None if in_order else torch.tensor(order, device=self.device),
+            start=starts[0],
+            stride=gaps.pop(),
             count=count,
             tokens=n,
             length=length,
             mask=self._upload(masks.reshape(count, 1, self.group * n, length)),
         )
 
-    def _padding_is_safe(self, request: IntArray, starts: IntArray, length: int) -> bool:
+    def _padding_is_safe(self, request: IntArray, length: int) -> bool:
         """Whether `length` slots from each start are the request's own or free.
 
         Masked keys still meet the query: a fault in another request's pages would come through,
         as 0 x NaN. Free pages are wiped.
         """
         size = self.pool.page_size
-        page = starts[:, None] // size + np.arange(self.pool.pages_for(length))
+        page = np.array(self._starts)[:, None] // size + np.arange(self.pool.pages_for(length))
         if page.max() >= self.pool.pages:
             return False
         owner = self.pool.owner[page]
