@@ -35,17 +35,14 @@ class Plan:
     def empty(cls, who: IntArray, branches: int = 0) -> Plan:
         """A plan in which everybody idles."""
         n = len(who)
+        act, block = np.zeros((2, n), np.int64)
+        if not branches:
+            # Grids without a column hold nothing that anybody could write.
+            grid = np.empty((n, 0), np.int64)
+            return cls(who, act, block, grid, grid, grid, grid)
         none, nothing = np.zeros((2, 2, n, branches), np.int64)
         none -= 1
-        return cls(
-            who=who,
-            act=np.zeros(n, np.int64),
-            block=np.zeros(n, np.int64),
-            branch_kind=none[0],
-            branch_parent=nothing[0],
-            branch_alt=none[1],
-            branch_block=nothing[1],
-        )
+        return cls(who, act, block, none[0], nothing[0], none[1], nothing[1])
 
 
 @dataclass(slots=True)
