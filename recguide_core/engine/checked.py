@@ -23,6 +23,7 @@ from recguide_core.kernels.check.bench import Bench
 from recguide_core.kernels.device_forward import Pools, geometry_of
 from recguide_core.kernels.graphs import GraphCache
 from recguide_core.kernels.ops import RoundOps
+from recguide_core.kernels.resident_probe import self_test
 from recguide_core.kernels.resident_rounds import ResidentRounds
 from recguide_core.kernels.round_state import BRANCHES
 from recguide_core.kvcache import KVPool
@@ -167,6 +168,6 @@ def _engine(
         page=pool.page_size,
         branches=BRANCHES,
     )
-    faults = rounds.self_test()
+    faults = self_test(rounds)
     core.resident = None if faults else ResidentLoop(core, rounds, graphs.report)
     return core, "; ".join(faults)

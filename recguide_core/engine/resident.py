@@ -3,12 +3,13 @@
     step     launch k + 1 | wait for record k | settle k | hand out k
     device   .. round k ..|................ round k + 1 ................
 
-Where the device can choose what comes next (`wanted_blocks`), a round is launched before the
-record of the one before it is read. Where a planner decides, it does so on that record, and its
-round is launched before anything is handed out. Either way rounds, tables, pages and events are
-those of the engine's own loop (`core`), which still runs every step that this one does not:
-prompts, wishes beyond the kernels' read-out, pages so short that somebody might have to wait. That
-is asked before every round. Nothing here knows a method.
+Where the device can choose what comes next (`device_choice`), the next round is launched before the
+record of this one is read (`ahead`), or as soon as the record says how large it is. Where only a
+planner knows, it decides on the settled record, and its round is launched before anything is
+handed out. Either way rounds, tables, pages and events are those of the engine's own loop (`core`),
+which still runs every step that this one does not: prompts, wishes beyond the kernels' read-out,
+pages so short that somebody might have to wait. That is asked before every round. Nothing here
+knows a method.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from recguide_core.engine.build import build_rows
 from recguide_core.engine.core import EngineCore, Settled
 from recguide_core.engine.events import Event
 from recguide_core.engine.resident_state import (
-    PLAIN,
+    DeviceChoice,
+    chosen,
     fill_plan,
     fill_state,
-    plan_of,
     readings_of,
     tokens_of,
 )
@@ -45,7 +46,7 @@ class _Flight:
 
     Attributes:
         lives: its requests by slot; widths: most positions that it may commit of each.
-        plan, step: as the host planned it; None where the device chooses.
+        plan: None as long as only the device knows it; step: its rows, as the host packs them.
     """
 
     lives: dict[int, Live]
@@ -67,7 +68,7 @@ class ResidentLoop:
         self.rounds = rounds
         self.report = report
         self._flights: deque[_Flight] = deque()
-        self._device_chooses = False
+        self._choice: DeviceChoice | None = None
         self._failed: Exception | None = None
         self._terms = Terms(core)
 
@@ -101,36 +102,36 @@ class ResidentLoop:
 
     def _begin(self) -> str | None:
         """Launch a first round from the engine's tables; the reason when it cannot be."""
-        core = self.core
-        who = core.scheduler.ready()
-        self._device_chooses = self._terms.wanted(who) is not None
-        plan = None
-        if not self._device_chooses:
-            plan = core.plan_step()
-            width = plan.branch_kind.shape[1]
-            if width > self.rounds.branches:
-                self.rounds.widen(width)
+        core, rounds = self.core, self.rounds
+        plan = core.plan_step()
+        if plan.branch_kind.shape[1] > rounds.branches:
+            rounds.widen(plan.branch_kind.shape[1])
+        who = np.sort(plan.who)
+        self._choice = self._terms.choice(who)
+        if self._choice is not None:
+            rounds.want(who, self._choice.target)
         self._terms.note_sampling()
-        state = self.rounds.start()
-        fill_state(state, core.table, core.scheduler.running, core.ledger.needs)
-        self.rounds.send_state()
-        return self._launch_chosen() if plan is None else self._launch(plan)
+        fill_state(rounds.start(), core.table, core.scheduler.running, core.ledger.needs)
+        rounds.send_state()
+        return self._launch(plan)
 
     def _round(self, *, more: bool) -> list[Event]:
         """Hand out the round launched first; `more`: launch another one beside that."""
-        core = self.core
-        if more and self._device_chooses:
-            self._launch_chosen()
+        core, choice = self.core, self._choice
+        if more and choice is not None and choice.ahead:
+            self._launch_ahead()
         record = self.rounds.collect()
+        if choice is not None:
+            self._follow(chosen(record), record, more=more and not choice.ahead)
         flight = self._flights.popleft()
-        plan, step = self._planned(flight, record)
+        plan, step = self._of(flight)
         assert len(step.positions) == record.tokens, "host and device packed different rounds"
         for i, slot in enumerate(plan.who.tolist()):
             if core.scheduler.running.get(slot) is not flight.lives[slot]:
                 plan.act[i] = Act.IDLE
         settled = core.settle(plan, step, readings_of(record))
         ended = [s for s in settled.outcome.who.tolist() if record.finished[s]]
-        if more and not self._device_chooses:
+        if more and choice is None:
             try:
                 self._plan_next(settled, ended)
             except Exception as error:
@@ -143,11 +144,9 @@ class ResidentLoop:
         self._open_pages(self._flights)
         return events
 
-    def _planned(self, flight: _Flight, record: Record) -> tuple[Plan, PackedStep]:
-        if flight.plan is not None and flight.step is not None:
-            return flight.plan, flight.step
-        plan = plan_of(record)
-        return plan, self._packed(plan)
+    def _of(self, flight: _Flight) -> tuple[Plan, PackedStep]:
+        assert flight.plan is not None
+        return flight.plan, flight.step or self._packed(flight.plan)
 
     def _packed(self, plan: Plan) -> PackedStep:
         rows, main = build_rows(plan, [], self.core.table, self.core.mask_id)
@@ -189,58 +188,68 @@ class ResidentLoop:
         verify = plan.act == Act.VERIFY
         widths = dict(zip(plan.who.tolist(), np.where(verify, plan.block, 0).tolist(), strict=True))
         fill_plan(self.rounds.staged(), plan)
-        flight = self._take_off(plan.who, tokens, widths, plan)
+        flight = self._take_off(plan.who, tokens, widths, staged=True)
         # What the host itself needs of the rows is made while the device works on them.
-        flight.step = self._packed(plan)
+        flight.plan, flight.step = plan, self._packed(plan)
         return None
 
-    def _launch_chosen(self) -> str | None:
-        """Launch a round that the device chooses; the reason when it cannot be."""
-        core, table = self.core, self.core.table
+    def _launch_ahead(self) -> None:
+        """Launch what the device will have chosen when the round under way is over."""
+        assert self._choice is not None
+        table = self.core.table
         who = table.decoding.nonzero()[0]
-        wanted = self._terms.wanted(who)
-        if wanted is None:
-            return "nobody's turn"
+        target = self.rounds.staged().target[who]
         # A draft may be wider than what its request wants next.
-        most = np.maximum(wanted, np.where(table.has_draft[who], table.draft_block[who], 1))
-        if self.rounds.bucket(int(most.sum())) is None:
-            return "more tokens or requests than the largest bucket"
-        open_ = [sum(f.widths.get(slot, 0) for f in self._flights) for slot in who.tolist()]
-        reach = np.minimum(np.array(open_) + most, table.room[who]) + table.committed[who]
-        for slot, need in zip(who.tolist(), reach.tolist(), strict=True):
-            if not core.pages.reserve(slot, need):
-                return "pages are short"
-        staged = self.rounds.staged()
-        staged.target[who] = wanted
-        self._take_off(who, most, dict(zip(who.tolist(), most.tolist(), strict=True)))
-        return None
+        most = np.maximum(target, np.where(table.has_draft[who], table.draft_block[who], 1))
+        if len(who) and self._reserved(who, most):
+            self._take_off(who, most, dict(zip(who.tolist(), most.tolist(), strict=True)))
+
+    def _follow(self, plan: Plan, record: Record, *, more: bool) -> None:
+        """The device has chosen the round behind the recorded one; `more`: it is to be launched."""
+        if len(self._flights) > 1:
+            follower = self._flights[1]
+            follower.plan = take_entries(plan, np.isin(plan.who, list(follower.lives)))
+            return
+        core = self.core
+        if not more or (core.scheduler.waiting and record.finished.any()):
+            return
+        plan = take_entries(plan, core.table.decoding[plan.who])
+        tokens, widths = tokens_of(plan), np.where(plan.act == Act.VERIFY, plan.block, 0)
+        if len(plan.who) and self._reserved(plan.who, widths, tokens):
+            by_slot = dict(zip(plan.who.tolist(), widths.tolist(), strict=True))
+            self._take_off(plan.who, tokens, by_slot).plan = plan
+
+    def _reserved(self, who: IntArray, widths: IntArray, tokens: IntArray | None = None) -> bool:
+        """Whether a bucket holds the round, and pages hold what it may commit of each request."""
+        packed = widths if tokens is None else tokens
+        if self.rounds.bucket(int(packed.sum())) is None:
+            return False
+        table, pages = self.core.table, self.core.pages
+        before = [sum(f.widths.get(slot, 0) for f in self._flights) for slot in who.tolist()]
+        reach = np.minimum(np.array(before) + widths, table.room[who]) + table.committed[who]
+        needs = zip(who.tolist(), reach.tolist(), strict=True)
+        return all(pages.reserve(slot, need) for slot, need in needs)
 
     def _take_off(
-        self,
-        who: IntArray,
-        tokens: IntArray,
-        widths: dict[int, int],
-        plan: Plan | None = None,
+        self, who: IntArray, tokens: IntArray, widths: dict[int, int], *, staged: bool = False
     ) -> _Flight:
-        core, rounds = self.core, self.rounds
+        """Launch; `staged`: the host has written a plan, else the device has one."""
+        core, rounds, terms = self.core, self.rounds, self._terms
         running = core.scheduler.running
-        alive = rounds.staged().alive
-        alive[:] = core.table.decoding
+        rounds.staged().alive[:] = core.table.decoding
         rounds.hold_pages(
             [core.pages.page_list(s) if s in running else () for s in range(rounds.slots)]
         )
-        filtered = sum(
-            n for s, n in zip(who.tolist(), tokens.tolist(), strict=True)
-            if s in self._terms.filtering
-        )  # fmt: skip
+        counts = zip(who.tolist(), tokens.tolist(), strict=True)
         rounds.launch(
             int(tokens.sum()),
             int(np.count_nonzero(tokens)),
-            PLAIN if plan is None else None,
-            sampled=self._terms.sampled,
-            filtered=filtered,
+            None if self._choice is None else self._choice.rule,
+            planned=staged,
+            sampled=terms.sampled,
+            filtered=sum(count for slot, count in counts if slot in terms.filtering),
         )
-        flight = _Flight({s: running[s] for s in widths}, widths, plan)
+        flight = _Flight({s: running[s] for s in widths}, widths)
         self._flights.append(flight)
         self._open_pages(self._flights)
         return flight

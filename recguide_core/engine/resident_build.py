@@ -6,6 +6,7 @@ from recguide_core.engine.backend import Execution
 from recguide_core.engine.core import EngineCore
 from recguide_core.engine.resident import ResidentLoop
 from recguide_core.kernels import launch
+from recguide_core.kernels.resident_probe import self_test
 
 
 def resident_loop(core: EngineCore, execution: Execution) -> ResidentLoop | None:
@@ -21,7 +22,7 @@ def resident_loop(core: EngineCore, execution: Execution) -> ResidentLoop | None
         report.not_resident = f"more than {launch.MAX_REQUESTS} requests"
     else:
         rounds = make(core.settings.slots, core.settings.entropy_positions)
-        faults = rounds.self_test()
+        faults = self_test(rounds)
         report.not_resident = "; ".join(faults)
         return None if faults else ResidentLoop(core, rounds, report)
     return None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from recguide_core.engine.planners import ArPlanner, LinearPlanner, Planner
+from recguide_core.engine.planners_overlap import OverlapPlanner, TidarPlanner
 from recguide_core.engine.readings import ReadoutNeeds, StepReadings
 from recguide_core.engine.scheduler import Live
 from recguide_core.kernels.choose_torch import RoundRule
@@ -19,20 +22,43 @@ _COPIED = (
     "committed", "seed", "remaining", "room", "has_draft", "draft_block", "draft", "alt",
     "margin", "confidence", "e1", "e2", "prev_block", "prev_full", "rounds",
 )  # fmt: skip
-PLAIN = RoundRule()
-"""The rule of methods without branches: verify what is drafted, else draft the wanted block."""
 
 
-def wanted_blocks(planner: Planner, table: RequestTable, who: IntArray) -> IntArray | None:
-    """B of the requests [n] where `PLAIN` decides as the planner does, so the device may.
+@dataclass(frozen=True, slots=True)
+class DeviceChoice:
+    """How the device chooses as a planner would.
 
-    None: only the planner knows (blocks by load or history, branches), and plans every round.
+    Attributes:
+        rule: branches; target: wanted B of the requests, int64 [n].
+        ahead: no round is larger than all targets together, so that one can be launched before
+            the size of its plan is known.
+    """
+
+    rule: RoundRule
+    target: IntArray
+    ahead: bool
+
+
+def device_choice(planner: Planner, table: RequestTable, who: IntArray) -> DeviceChoice | None:
+    """Rule and blocks with which the device decides what the planner would; None where only the
+    planner knows (blocks by load or history, priced branches), and plans every round.
     """
     if type(planner) is ArPlanner:
-        return np.ones(len(who), np.int64)
-    if type(planner) is LinearPlanner and planner.block_size is not None:
-        asked = table.fixed_block.take(who)
-        return np.where(asked > 0, asked, planner.block_size)
+        return DeviceChoice(RoundRule(), np.ones(len(who), np.int64), ahead=True)
+    usual, asked = planner.block_size, table.fixed_block.take(who)
+    if usual is None:
+        return None
+    target = np.where(asked > 0, asked, usual)
+    if type(planner) is LinearPlanner:
+        return DeviceChoice(RoundRule(), target, ahead=True)
+    if type(planner) is OverlapPlanner:
+        by = planner.rule
+        rule = RoundRule(by.delta, by.corrections, by.continuation)
+        return DeviceChoice(rule, target, ahead=False)
+    # Where the context could end before the budget, the planner cuts blocks to what is left.
+    roomy = (table.room.take(who) - table.remaining.take(who) >= target).all()
+    if type(planner) is TidarPlanner and roomy:
+        return DeviceChoice(RoundRule(tidar=True), target, ahead=False)
     return None
 
 
@@ -80,12 +106,24 @@ def tokens_of(plan: Plan) -> IntArray:
     return np.asarray(np.where(plan.act > 0, plan.block + branches, 0))
 
 
-def plan_of(record: Record) -> Plan:
-    """What the device chose, in the order of the slots, as it packs them."""
-    who = np.flatnonzero(record.act)
-    plan = Plan.empty(who)
-    plan.act[:], plan.block[:] = record.act[who], record.block[who]
-    return plan
+def chosen(record: Record) -> Plan:
+    """What the device chose for the next round, in the order of the slots, as it packs them."""
+    found = record.plan
+    act = found.act.numpy()
+    who = np.flatnonzero(act)
+
+    def taken(column: torch.Tensor) -> IntArray:
+        return column.numpy()[who].astype(np.int64)
+
+    return Plan(
+        who=who,
+        act=taken(found.act),
+        block=taken(found.block),
+        branch_kind=taken(found.kind),
+        branch_parent=taken(found.parent),
+        branch_alt=taken(found.alt),
+        branch_block=taken(found.branch_block),
+    )
 
 
 def readings_of(record: Record) -> StepReadings:

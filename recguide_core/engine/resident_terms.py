@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recguide_core.engine.core import EngineCore
-from recguide_core.engine.resident_state import wanted_blocks
+from recguide_core.engine.resident_state import DeviceChoice, device_choice
 from recguide_core.kernels.round_state import BRANCHES
 from recguide_core.kernels.row_noise import filters, why_not
 from recguide_core.records import MAX_BLOCK, IntArray
@@ -44,13 +44,13 @@ class Terms:
         each = core.pages.pages_for(widest) + 1
         return core.pages.free_pages < len(core.scheduler.running) * each
 
-    def wanted(self, who: IntArray) -> IntArray | None:
-        """Blocks of the requests [n] where the device can choose what comes next."""
+    def choice(self, who: IntArray) -> DeviceChoice | None:
+        """How the device can choose for the requests [n], where it can."""
         core, asked = self._core, self._core.table.planner.take(who)
         alike = len(who) > 0 and bool((asked == asked[0]).all())
         if not alike or core.batching.mode != "ragged" or len(who) > core.batching.batch:
             return None
-        return wanted_blocks(core.planners[int(asked[0])], core.table, who)
+        return device_choice(core.planners[int(asked[0])], core.table, who)
 
     def note_sampling(self) -> None:
         """Look at how the running requests sample; requests only leave until the next look."""

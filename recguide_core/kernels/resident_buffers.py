@@ -10,6 +10,8 @@ import torch
 
 from recguide_core.kernels.round_state import RoundPlan
 
+_ALIGN = 16
+"""Parts of a buffer start at multiples of so many elements: kernels load 16 bytes at once."""
 Ints = npt.NDArray[np.int32]
 
 
@@ -33,12 +35,12 @@ class Record:
     """What a round left; views that hold until the round after the next is launched.
 
     Attributes:
-        act, block: what was done, int32 [N]; finished: see `Emitted`, int32 [N].
+        plan: what the device chose for the next round, meaningless where it chooses nothing.
+        finished: see `Emitted`, int32 [N].
         tokens: packed tokens; ids: int32 [tokens, 2]; stats: fp32 [tokens, 5].
     """
 
-    act: Ints
-    block: Ints
+    plan: RoundPlan
     finished: Ints
     tokens: int
     ids: Ints
@@ -56,3 +58,8 @@ class Turn:
         self.event = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
         alive, target = self.up[:slots].numpy(), self.up[slots : 2 * slots].numpy()
         self.staged = Staged(alive, target, RoundPlan.over(self.up[2 * slots :], slots, branches))
+
+
+def aligned(size: int) -> int:
+    """The next start of a part."""
+    return -(-size // _ALIGN) * _ALIGN

@@ -6,9 +6,10 @@ record, which is read when its event has passed. Two rounds may be under way: wh
 and reads lies in two sets of pinned buffers that take turns.
 
     host     alive, plan or wanted blocks, pages (one copy up)            record (one copy down)
-    device   [choose] -> assemble(rows) -> forward(rows) -> settle(state) ----->
+    device   assemble(rows) -> forward(rows) -> settle(state) -> [choose] ----->
 
-With a `RoundRule` the device chooses what everybody does; without one the host sends a plan.
+With a `RoundRule` the device also chooses what everybody does in the next round, which then needs
+no plan of the host.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from recguide_core.kernels.device_forward import DeviceForward, Pools
 from recguide_core.kernels.graphs import GraphCache, GraphKey
 from recguide_core.kernels.head import OutputHead
 from recguide_core.kernels.ops import PageTable, RoundOps
-from recguide_core.kernels.resident_buffers import Record, Staged, Turn
+from recguide_core.kernels.resident_buffers import Record, Staged, Turn, aligned
 from recguide_core.kernels.round_state import (
     Emitted,
     PackedRows,
@@ -39,11 +40,9 @@ from recguide_core.kernels.row_noise import NoiseSource
 from recguide_core.model.transformer import Transformer
 from recguide_core.records import MAX_BLOCK
 
-PROBE_TOKENS = 8
+CAPACITY = launch.TOKEN_BUCKETS[-1]
 IN_FLIGHT = 2
 """Rounds that may be launched and not yet collected."""
-_ALIGN = 16
-"""Parts of a buffer start at multiples of so many elements: kernels load 16 bytes at once."""
 
 
 class ResidentRounds:
@@ -77,24 +76,18 @@ class ResidentRounds:
         self._pools, self._head, self._decisions = pools, head, decisions
         self._noise: NoiseSource | None = None
         self._forwards: dict[tuple[int, int], DeviceForward] = {}
-        capacity = launch.TOKEN_BUCKETS[-1]
-        self._rows = PackedRows.sized(capacity, slots, device)
+        self._rows = PackedRows.sized(CAPACITY, slots, device)
         self._state_flat = self._ints(RoundState.flat_size(slots))
         self._state_up = torch.zeros(
             len(self._state_flat), dtype=torch.int32, pin_memory=device.type == "cuda"
         )
         self.state = RoundState.over(self._state_flat, slots)
         # page_ptr, then the pages themselves.
-        self._first_page = _aligned(slots + 1)
+        self._first_page = aligned(slots + 1)
         self._page_flat = self._ints(self._first_page + max(1, pages))
         self._table = PageTable(
             self._page_flat[self._first_page :], self._page_flat[: slots + 1], page
         )
-        # Acts and blocks, what was emitted, and behind them the read-out of each bucket.
-        self._emitted_at = _aligned(2 * slots)
-        self._read_at = _aligned(self._emitted_at + Emitted.flat_size(slots))
-        self._down = self._ints(self._stats_at(capacity) + 5 * capacity)
-        self._emitted = self._emitted_in(self._down)
         self._launched: deque[Turn] = deque()
         self._held: list[int] = []
         self.widen(branches)
@@ -106,8 +99,13 @@ class ResidentRounds:
         self.branches = branches
         self._up = self._ints(2 * slots + plan)
         self._alive, self._target = self._up[:slots], self._up[slots : 2 * slots]
-        self._plan = RoundPlan.over(self._up[2 * slots :], slots, branches)
-        self._acts = self._up[2 * slots : 4 * slots]
+        self._plan_flat = self._up[2 * slots :]
+        self._plan = RoundPlan.over(self._plan_flat, slots, branches)
+        # The next plan, what was emitted, and behind them the read-out of each bucket.
+        self._emitted_at = aligned(plan)
+        self._read_at = aligned(self._emitted_at + Emitted.flat_size(slots))
+        self._down = self._ints(self._stats_at(CAPACITY) + 5 * CAPACITY)
+        self._emitted = self._emitted_in(self._down)
         sizes = len(self._up), len(self._page_flat), len(self._down)
         pinned = self._up.is_cuda
         self._turns = [Turn(*sizes, slots, branches, pinned) for _ in range(IN_FLIGHT)]
@@ -139,6 +137,11 @@ class ResidentRounds:
         assert len(self._launched) < IN_FLIGHT
         return self._turns[self._next].staged
 
+    def want(self, who: npt.NDArray[np.int64], target: npt.NDArray[np.int64]) -> None:
+        """Wanted B of requests [n] wherever the device chooses, until they are told otherwise."""
+        for turn in self._turns:
+            turn.staged.target[who] = target
+
     def hold_pages(self, lists: Sequence[Sequence[int]]) -> None:
         """Pages of every slot, for the round that `staged` is about.
 
@@ -165,6 +168,7 @@ class ResidentRounds:
         requests: int,
         rule: RoundRule | None = None,
         *,
+        planned: bool = True,
         sampled: bool = False,
         filtered: int = 0,
     ) -> None:
@@ -172,20 +176,21 @@ class ResidentRounds:
 
         Args:
             tokens, requests: packed tokens and those who have some, at least as in the round.
-            rule: lets the device choose; None takes the staged plan.
+            rule: how the device chooses the round after this one; None leaves that to the host.
+            planned: run the staged plan; False runs what the device chose in the last round.
             sampled: a request has a temperature; filtered: most tokens of requests with top-k,
                 top-p or min-p.
         """
         size = launch.bucket(filtered, launch.TOKEN_BUCKETS) if filtered else 0
         assert size is not None
-        variant = f"round {self.branches} {rule or 'planned'} {sampled or filtered > 0} {size}"
+        variant = f"round {self.branches} {rule} {sampled or filtered > 0} {size}"
         key = GraphKey.of(tokens, requests, variant)
         assert key is not None, "more tokens or requests than the largest bucket"
         if (sampled or filtered) and self._noise is None:
             self._noise = NoiseSource(self._transformer.device)
         turn = self._turns[self._next]
         self._next = (self._next + 1) % IN_FLIGHT
-        sent = len(self._up) if rule is None else 2 * self.slots
+        sent = len(self._up) if planned else 2 * self.slots
         noise = self._noise if sampled or filtered else None
         size = min(size, key.tokens)
         forward = self._forward(key)
@@ -205,43 +210,15 @@ class ResidentRounds:
         turn = self._launched.popleft()
         if turn.event is not None:
             turn.event.synchronize()
-        n, t, at, stats_at = self.slots, turn.tokens, self._read_at, self._stats_at(turn.tokens)
+        t, at, stats_at = turn.tokens, self._read_at, self._stats_at(turn.tokens)
         host = turn.down.numpy()
         emitted = self._emitted_in(turn.down)
         used = int(emitted.next_tokens)
         assert used <= t, "a round had more tokens than it was launched with"
         ids = host[at : at + 2 * t].reshape(t, 2)[:used]
         stats = host[stats_at : stats_at + 5 * t].view(np.float32).reshape(t, 5)[:used]
-        return Record(host[:n], host[n : 2 * n], emitted.finished.numpy(), used, ids, stats)
-
-    def self_test(self) -> list[str]:
-        """Faults found by drafting from nothing, first eagerly and then under replay.
-
-        A draft commits nothing and the probe has no prefix, so the pool is not touched.
-        """
-        first, replayed, other = (self._probe(seed) for seed in (5, 5, 6))
-        faults = []
-        if not np.array_equal(first, replayed):
-            faults.append("a replayed round differs from the eager one")
-        if np.array_equal(replayed, other):
-            faults.append("a replayed round ignores its inputs")
-        return faults
-
-    def _probe(self, seed: int) -> npt.NDArray[np.float32]:
-        state, staged = self.start(), self.staged()
-        for tensor in (state.live, staged.plan.act):
-            tensor.zero_()
-            tensor[0] = 1
-        state.committed.zero_()
-        state.seed.fill_(seed)
-        state.room.fill_(PROBE_TOKENS)
-        state.remaining.fill_(PROBE_TOKENS)
-        staged.alive[:] = 1
-        staged.plan.block.fill_(PROBE_TOKENS)
-        staged.plan.kind.fill_(-1)
-        self.send_state()
-        self.launch(PROBE_TOKENS, 1)
-        return self.collect().stats.copy()
+        plan = RoundPlan.over(turn.down[: len(self._plan_flat)], self.slots, self.branches)
+        return Record(plan, emitted.finished.numpy(), used, ids, stats)
 
     def forget(self) -> None:
         """Drop what is under way, after a fault; the next round begins with `start`."""
@@ -269,8 +246,6 @@ class ResidentRounds:
     ) -> None:
         ops, state = forward.ops, self.state
         state.live.mul_(self._alive)
-        if rule is not None:
-            ops.choose(state, self._target, rule, self._plan)
         ops.assemble(state, self._plan, self._rows)
         rows, read = self._rows.head(tokens), self._read(tokens)
         drawn = None if noise is None else noise.of(rows, state, filtered)
@@ -278,7 +253,9 @@ class ResidentRounds:
         ops.settle(state, self._plan, self._rows, read, self._emitted, self._decisions)
         # Here the record's own size: the step behind it is not known yet.
         self._emitted.next_tokens.copy_(self._rows.q_ptr[-1:])
-        self._down[: 2 * self.slots].copy_(self._acts)
+        if rule is not None:
+            ops.choose(state, self._target, rule, self._plan)
+            self._down[: len(self._plan_flat)].copy_(self._plan_flat)
 
     def _read(self, tokens: int) -> ReadoutBuffers:
         """Read-out of a bucket, where its record is copied from."""
@@ -288,8 +265,4 @@ class ResidentRounds:
         return ReadoutBuffers(ids, stats.view(tokens, 5))
 
     def _stats_at(self, tokens: int) -> int:
-        return self._read_at + _aligned(2 * tokens)
-
-
-def _aligned(size: int) -> int:
-    return -(-size // _ALIGN) * _ALIGN
+        return self._read_at + aligned(2 * tokens)

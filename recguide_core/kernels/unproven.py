@@ -61,7 +61,7 @@ UNPROVEN = (
              "kernels.resident_rounds:ResidentRounds.launch", "engine",
              "test_resident_loop.py::test_events_are_those_of_the_host_loop"),
     Unproven("self-test of resident rounds under replay",
-             "kernels.resident_rounds:ResidentRounds.self_test", "engine",
+             "kernels.resident_probe:self_test", "engine",
              "test_resident_loop.py::test_the_self_test_sees_a_wrong_replay"),
     Unproven("top-k, top-p and min-p inside a graph (a captured sort)",
              "kernels.filtered_rows:reread", "engine",

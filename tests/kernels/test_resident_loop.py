@@ -14,6 +14,7 @@ from recguide_core.engine.engine import Engine
 from recguide_core.engine.resident_build import resident_loop
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.kernels.graphs import GraphCache
+from recguide_core.kernels.resident_probe import self_test
 from recguide_core.model.registry import load_model
 from recguide_core.records import Act, Finish, Sampling
 
@@ -51,7 +52,7 @@ def test_more_requests_than_slots(model, method) -> None:
     same(host, resident, drive)
     assert set(resident.execution.graphs.report.host) == {"prompts to commit"}
     if method not in ("ar", "linear"):
-        # Where the host plans, nobody waits a round longer; the others have one under way.
+        # Nobody waits a round longer; with two rounds under way one is.
         assert resident.counters.steps == host.counters.steps
 
 
@@ -190,7 +191,7 @@ def test_short_pages_are_the_host_s(model) -> None:
             submit(engine, model, i, max_tokens=30)
         return engine.run()
 
-    host, resident = pair(model, [METHODS["overlap"]], kv_tokens=16 * 24)
+    host, resident = pair(model, [METHODS["overlap"]], kv_tokens=16 * 14)
     want, got = history(drive(host)), history(drive(resident))
     for key in want:
         assert got[key][-1][-1][1] == want[key][-1][-1][1]
@@ -266,7 +267,17 @@ def test_observers_see_the_same_rounds(model, method) -> None:
     assert watchers[0].seen == watchers[1].seen
 
 
-@pytest.mark.parametrize("method", ["linear", "overlap"])
+ORDER = {
+    # The device chooses and no round is larger than a bound: two are under way.
+    "linear": ["launch", "launch", "collect", "settle", "hand_out", "launch", "collect", "settle"],
+    # The device chooses, the record says how large.
+    "overlap": ["launch", "collect", "launch", "settle", "hand_out", "collect", "launch", "settle"],
+    # The planner chooses, on the settled record.
+    "recguide": ["launch", "collect", "settle", "launch", "hand_out", "collect", "settle"],
+}
+
+
+@pytest.mark.parametrize("method", ORDER)
 def test_a_round_is_launched_before_the_last_is_handed_out(model, method) -> None:
     engine = engine_for(model, [METHODS[method]()], True)
     rounds, log = engine.resident.rounds, []
@@ -282,16 +293,13 @@ def test_a_round_is_launched_before_the_last_is_handed_out(model, method) -> Non
 
     for name in ("launch", "collect"):
         spied(rounds, name)
-    spied(engine, "hand_out")
+    for name in ("settle", "hand_out"):
+        spied(engine, name)
     submit(engine, model, 0, max_tokens=40)
     while not engine.idle and log.count("collect") < 3:
         engine.step()
     begun = log.index("launch")
-    if method == "linear":
-        want = ["launch", "launch", "collect", "hand_out", "launch", "collect", "hand_out"]
-    else:
-        want = ["launch", "collect", "launch", "hand_out", "collect", "launch", "hand_out"]
-    assert log[begun : begun + 7] == want
+    assert log[begun : begun + len(ORDER[method])] == ORDER[method]
     engine.abort("0")
     engine.run()
 
@@ -403,9 +411,9 @@ def test_the_self_test_sees_a_wrong_replay(model) -> None:
     engine = engine_for(model, [METHODS["linear"]()], True)
     rounds = engine.resident.rounds
     rounds.graphs = GraphCache(FakeCapture(), 1 << 30, lambda: 0)
-    assert rounds.self_test() == []
+    assert self_test(rounds) == []
     rounds.graphs = GraphCache(FakeCapture(lambda forward: lambda: None), 1 << 30, lambda: 0)
-    assert rounds.self_test() == ["a replayed round ignores its inputs"]
+    assert self_test(rounds) == ["a replayed round ignores its inputs"]
 
     def off_by_a_little(forward):
         def replay() -> None:
@@ -415,7 +423,7 @@ def test_the_self_test_sees_a_wrong_replay(model) -> None:
         return replay
 
     rounds.graphs = GraphCache(FakeCapture(off_by_a_little), 1 << 30, lambda: 0)
-    assert rounds.self_test() == ["a replayed round differs from the eager one"]
+    assert self_test(rounds) == ["a replayed round differs from the eager one"]
 
 
 def test_when_there_is_no_resident_loop(model) -> None:
@@ -444,9 +452,10 @@ def test_logits_that_are_not_finite_end_their_request_alone(model, method) -> No
     def poisoned():
         record = real()
         calls.append(1)
-        if len(calls) > 3 and record.act[0] == Act.VERIFY:
+        plan = resident.resident._flights[0].plan
+        if len(calls) > 3 and plan.who[0] == 0 and plan.act[0] == Act.VERIFY:
             # The verify row of slot 0 comes first.
-            record.stats[: record.block[0]] = np.nan
+            record.stats[: plan.block[0]] = np.nan
         return record
 
     resident.resident.rounds.collect = poisoned
@@ -455,3 +464,15 @@ def test_logits_that_are_not_finite_end_their_request_alone(model, method) -> No
     for key in ("1", "2"):
         assert got[key][-1][-1][1] == want[key][-1][-1][1]
     resident.pool.check_integrity()
+
+
+def test_the_context_ends_before_the_budget(model) -> None:
+    """The planner of the TiDAR layout cuts its blocks to what is left; the device would not."""
+
+    def drive(engine):
+        for i in range(3):
+            submit(engine, model, i, max_tokens=200, ignore_eos=True)
+        return engine.run()
+
+    for method in ("tidar", "overlap", "linear"):
+        same(*pair(model, [METHODS[method]], context=64), drive)
