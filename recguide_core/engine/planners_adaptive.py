@@ -7,6 +7,7 @@ import numpy as np
 from recguide_core.engine.guidance import PAPER_MENU, Guidance
 from recguide_core.engine.planners import planned
 from recguide_core.policy.allocate import (
+    PROBE_PERIOD,
     bucketed_prices,
     choose,
     menu_cap,
@@ -75,7 +76,7 @@ class AdaptivePlanner:
         prices, them = self._prices(table, who, load, block, ready), who.take(fresh)
         values = self.value.values_at(self.cells(table, them, spans.take(fresh)))
         choice = self._choose(values, prices, load, table.remaining.take(them))
-        choice = probe(choice, self.menu, table.rounds.take(them))
+        choice = probe(choice, self.menu, table.rounds.take(them), self._probe_period())
         found = menu_cap(self.menu, choice, table.room.take(them))
         asked = table.fixed_block.take(them)
         if asked.any():
@@ -88,6 +89,10 @@ class AdaptivePlanner:
     def _choose(self, values: Reals, prices: Reals, load: int, remaining: IntArray) -> IntArray:
         """Menu index of each drafting request's block, int64 [n]; see `allocate.choose`."""
         return choose(values, prices, self._rho(load), remaining)
+
+    def _probe_period(self) -> int:
+        """Rounds of a request on plain AR from one small draft to the next."""
+        return PROBE_PERIOD
 
     def _chosen(self, slots: IntArray, values: Reals, block: IntArray) -> None:
         """Requests in `slots` draft `block` [n]; `values` [n, menu] is what they chose by."""

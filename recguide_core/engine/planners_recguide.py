@@ -9,7 +9,7 @@ import numpy as np
 from recguide_core.engine.guidance import Guidance
 from recguide_core.engine.planners import place_branches, planned
 from recguide_core.engine.planners_adaptive import AdaptivePlanner
-from recguide_core.policy.allocate import choose, ragged_prices
+from recguide_core.policy.allocate import PROBE_PERIOD, choose, ragged_prices
 from recguide_core.policy.branches import BRANCHES, propose
 from recguide_core.policy.cost import MIXED
 from recguide_core.policy.pricing import worthwhile
@@ -18,6 +18,13 @@ from recguide_core.policy.value import Reals
 from recguide_core.records import MAX_BLOCK, IntArray, Plan, RequestTable, Source
 
 _DRAFTED = int(Source.DRAFT)
+_SELDOM = 4
+"""Times the usual period that requests on plain AR wait for a probe where AR leads anyway."""
+_CROWD = 32
+"""Requests of a step whose planning may take its full share of host work; with k times as many,
+learning and branches that were not worth it take their turn in every k-th step."""
+_PATIENCE = 8
+"""Steps of a crowd without a branch that paid, until they are looked for less often."""
 _FEW = 0.01
 """Branch rows of a round below which overlap is not worth the planning."""
 
@@ -56,15 +63,25 @@ class RecGuidePlanner(AdaptivePlanner):
         self._expected: dict[int, tuple[Reals, Reals]] = {}
         self._traffic: Traffic | None = None
         self._lead: tuple[int, float] | None = None
+        self._step = 0
+        self._barren: dict[int, int] = {}
         self._pays: dict[int, bool] = {}
         self._one = np.ones(len(self.menu))
 
     def plan(self, table: RequestTable, who: IntArray, load: int) -> Plan:
+        self._step += 1
         traffic = self._learn(table)
         plan = self._decide(table, who, load)
-        if traffic is not None and len(who):
+        if traffic is not None and self._turn(len(who)):
             traffic.begin(plan, table, load, self._ms(plan, table))
         return plan
+
+    def _turn(self, requests: int) -> bool:
+        """Whether this step does what a crowd does in turns.
+
+        The period is odd, so that drafts and verifications that alternate both get theirs.
+        """
+        return requests > 0 and self._step % (requests // _CROWD | 1) == 0
 
     def _decide(self, table: RequestTable, who: IntArray, load: int) -> Plan:
         block, ready = table.draft_block.take(who), table.has_draft.take(who)
@@ -83,7 +100,7 @@ class RecGuidePlanner(AdaptivePlanner):
         most = np.maximum(table.remaining.take(them), 1)
         due = _Due(them, np.minimum(block.take(entry), most))
         reused = (table.draft_source.take(them) != _DRAFTED).nonzero()[0]
-        pays = self._branches_pay(load)
+        pays = self._branches_pay(load) and self._look(len(who), load)
         if self.adaptive and (pays or len(reused)):
             due.spans = self.spans(table, them) if spans is None else spans.take(entry)
             due.prices = self._verify_prices(table, them)
@@ -120,23 +137,26 @@ class RecGuidePlanner(AdaptivePlanner):
         return float(self.prices.ms(MIXED, len(plan.who), [float(tokens)], kv)[0])
 
     def _rho(self, load: int) -> float:
-        """rho_C of the tables times what the traffic attains of the rate it was tuned at.
+        """rho_C of the tables, moved with the rate that the traffic attains.
 
-        No millisecond is worth more than the rate itself (Dinkelbach), whatever tuning found.
+        At or below its rate, rho is that share of it. Where tuning found more than the rate to be
+        better (few texts worth a long block among many that are not), faster texts don't raise it
+        further until their own rate has passed it.
         """
         rho = self._rhos.get(load)
         if rho is None:
-            rho = self.guidance.rho_at(load)
-            if self.learning:
-                rho = min(rho, self.guidance.rate_at(load))
-            self._rhos[load] = rho
-        return rho if self._traffic is None else rho * self._traffic.factor(load)
+            rho = self._rhos[load] = self.guidance.rho_at(load)
+        if self._traffic is None:
+            return rho
+        factor = self._traffic.factor(load)
+        return max(rho * min(factor, 1.0), min(rho, self.guidance.rate_at(load)) * factor)
 
     def _choose(self, values: Reals, prices: Reals, load: int, remaining: IntArray) -> IntArray:
         rho, traffic = self._rho(load), self._traffic
         if traffic is not None:
             values = values * traffic.scale
-            self._lead = traffic.favour(values, prices, rho, load)
+            if self._lead is None or self._turn(len(values)):
+                self._lead = traffic.favour(values, prices, rho, load)
             prices = self._favoured(prices)
         return choose(values, prices, rho, remaining)
 
@@ -152,6 +172,10 @@ class RecGuidePlanner(AdaptivePlanner):
         prices, (index, less) = prices.copy(), self._lead
         prices[index] -= less
         return prices
+
+    def _probe_period(self) -> int:
+        leads = self._lead is not None and self.menu[self._lead[0]] == 1
+        return PROBE_PERIOD * (_SELDOM if leads else 1)
 
     def _chosen(self, slots: IntArray, values: Reals, block: IntArray) -> None:
         if self._traffic is not None:
@@ -200,6 +224,10 @@ class RecGuidePlanner(AdaptivePlanner):
             pays = self._pays[load] = bool(self.guidance.overlap_at(load)[1].max() > _FEW)
         return pays
 
+    def _look(self, requests: int, load: int) -> bool:
+        """Whether to look for branches in this step: always, until a crowd found none for long."""
+        return self._barren.get(load, 0) < _PATIENCE or self._turn(requests)
+
     def _branch(
         self, plan: Plan, table: RequestTable, entry: IntArray, due: _Due, load: int
     ) -> None:
@@ -225,7 +253,10 @@ class RecGuidePlanner(AdaptivePlanner):
                 int(plan.block.sum()),
                 int(table.committed.take(plan.who).sum()),
             )
-        place_branches(plan, entry, proposal)
+        found = bool(proposal.used.any())
+        self._barren[load] = 0 if found or len(plan.who) < _CROWD else self._barren.get(load, 0) + 1
+        if found:
+            place_branches(plan, entry, proposal)
 
     def _next_blocks(self, table: RequestTable, due: _Due, load: int) -> tuple[IntArray, IntArray]:
         """B of the branches after a miss and after a full block, int64 [n] each.

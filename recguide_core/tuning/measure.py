@@ -19,6 +19,9 @@ from recguide_core.tuning.onpolicy import LoadRun, run_load
 FIXED = (4, 8, 16, 32)
 """Blocks of LinearSS that RecGuide is compared with, beside plain AR."""
 
+AS_GOOD = 0.01
+"""Scores of on-policy runs that are this close are taken for the same."""
+
 Progress = Callable[[str], None]
 
 
@@ -96,7 +99,7 @@ class Runner:
         for load in loads:
             found = self._search_rho(guidance, recorded, load, iterations, history)
             if found:
-                factor[load] = max(found, key=lambda f: found[f].score)
+                factor[load] = _smallest_of_the_best(found)
                 rate[load] = found[factor[load]].rate
         if not factor:
             return guidance, history
@@ -162,6 +165,13 @@ def _candidates(found: dict[float, LoadRun], iteration: int) -> list[float]:
     best = max(found, key=lambda f: found[f].score)
     step = 0.5 ** (iteration + 1)
     return [best * (1 - step), best * (1 + step)]
+
+
+def _smallest_of_the_best(found: dict[float, LoadRun]) -> float:
+    """Fraction of rho. Beyond some rho all requests decode plainly and nothing depends on it any
+    more, except how far traffic that could draft would have to bring it down."""
+    enough = (1 - AS_GOOD) * max(run.score for run in found.values())
+    return min(f for f, run in found.items() if run.score >= enough)
 
 
 def _gain(ours: LoadRun, theirs: LoadRun) -> dict[str, float | bool]:
