@@ -7,9 +7,8 @@ Where the device can choose what comes next (`device_choice`), the next round is
 record of this one is read (`ahead`), or as soon as the record says how large it is. Where only a
 planner knows, it decides on the settled record, and its round is launched before anything is
 handed out. Either way rounds, tables, pages and events are those of the engine's own loop (`core`),
-which still runs every step that this one does not: prompts, wishes beyond the kernels' read-out,
-pages so short that somebody might have to wait. That is asked before every round. Nothing here
-knows a method.
+which still runs every step that this one does not: prompts, wishes beyond the kernels' read-out.
+That is asked before every round. Nothing here knows a method.
 """
 
 from __future__ import annotations
@@ -156,6 +155,7 @@ class ResidentLoop:
         """Plan and launch on tables that know all but what is about to be handed out."""
         core, table = self.core, self.core.table
         if (ended and core.scheduler.waiting) or self._terms.tight():
+            # The next step begins anew, on tables that are complete.
             return
         who, accepted = settled.outcome.who, settled.outcome.matched + 1
         # Gone already as far as planners can see; handing out resets them once more.

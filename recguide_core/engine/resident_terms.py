@@ -6,7 +6,7 @@ from recguide_core.engine.core import EngineCore
 from recguide_core.engine.resident_state import DeviceChoice, device_choice
 from recguide_core.kernels.round_state import BRANCHES
 from recguide_core.kernels.row_noise import filters, why_not
-from recguide_core.records import MAX_BLOCK, IntArray
+from recguide_core.records import IntArray
 
 
 class Terms:
@@ -31,18 +31,17 @@ class Terms:
             return "hidden states"
         if needs.logprobs:
             return "log-probabilities"
-        unserved = next(filter(None, map(why_not, needs.sampling.values())), None)
-        if unserved is not None:
-            return unserved
-        return "pages are short" if self.tight() else None
+        return next(filter(None, map(why_not, needs.sampling.values())), None)
 
     def tight(self) -> bool:
         """Whether planning might have to preempt somebody, which needs all tokens handed out."""
         core, asked = self._core, int(self._core.table.fixed_block.max())
-        # A plan, and beside it what the round under way may still commit.
-        widest = max(self._widest, asked * (1 + max(asked, BRANCHES))) + MAX_BLOCK
-        each = core.pages.pages_for(widest) + 1
-        return core.pages.free_pages < len(core.scheduler.running) * each
+        widest = max(self._widest, asked * (1 + max(asked, BRANCHES)))
+        pages, need = core.pages, 0
+        for slot in core.scheduler.running:
+            reach = pages.pages_for(int(core.table.committed[slot]) + widest)
+            need += max(0, reach - pages.capacity(slot) // pages.page_size)
+        return need > pages.free_pages
 
     def choice(self, who: IntArray) -> DeviceChoice | None:
         """How the device can choose for the requests [n], where it can."""
