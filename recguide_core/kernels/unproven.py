@@ -62,7 +62,7 @@ UNPROVEN = (
              "test_resident_loop.py::test_events_are_those_of_the_host_loop"),
     Unproven("self-test of resident rounds under replay",
              "kernels.resident_probe:self_test", "engine",
-             "test_resident_loop.py::test_the_self_test_sees_a_wrong_replay"),
+             "test_resident_faults.py::test_the_self_test_sees_a_wrong_replay"),
     Unproven("top-k, top-p and min-p inside a graph (a captured sort)",
              "kernels.filtered_rows:reread", "engine",
              "test_device_sampling.py::test_rows_read_again_are_those_of_the_oracle"),
