@@ -227,3 +227,19 @@ def test_the_context_ends_before_the_budget(model) -> None:
 
     for method in ("tidar", "overlap", "linear"):
         same(*pair(model, [METHODS[method]], context=64), drive)
+
+
+def test_a_slot_s_next_request_lies_elsewhere(model) -> None:
+    """As many pages as the last one's, but others."""
+
+    def drive(engine):
+        events = []
+        for i in range(2):
+            submit(engine, model, i, max_tokens=20)
+            events += engine.run()
+            if i == 0:
+                assert engine.pool.reserve(99, 3 * engine.pool.page_size)
+        engine.pool.release(99)
+        return events
+
+    same(*pair(model, [METHODS["linear"]], requests=1), drive)
