@@ -229,6 +229,10 @@ def test_the_context_ends_before_the_budget(model) -> None:
         same(*pair(model, [METHODS[method]], context=64), drive)
 
 
+PAGE = 64
+"""Every request of this test has one page, whatever it emits."""
+
+
 def test_a_slot_s_next_request_lies_elsewhere(model) -> None:
     """As many pages as the last one's, but others."""
 
@@ -238,8 +242,8 @@ def test_a_slot_s_next_request_lies_elsewhere(model) -> None:
             submit(engine, model, i, max_tokens=20)
             events += engine.run()
             if i == 0:
-                assert engine.pool.reserve(99, 3 * engine.pool.page_size)
+                assert engine.pool.reserve(99, 3 * PAGE)
         engine.pool.release(99)
         return events
 
-    same(*pair(model, [METHODS["linear"]], requests=1), drive)
+    same(*pair(model, [METHODS["linear"]], requests=1, page_size=PAGE), drive)
