@@ -39,7 +39,7 @@ def test_replayed_rounds_move_the_state_once(model, method) -> None:
     assert set(cache.report.reasons) == {"first of its shape"}
 
 
-@pytest.mark.parametrize("method", ["linear", "overlap"])
+@pytest.mark.parametrize("method", ["linear", "overlap", "recguide"])
 @pytest.mark.parametrize("broken", ["launch", "collect"])
 def test_a_fault_loses_nothing(model, method, broken) -> None:
     """A round that fails is reported once, and runs again."""
