@@ -31,7 +31,7 @@ _ROUND = 0.997
 """What a settled round leaves of the weight of those before it, in `scale`."""
 _STEP = 0.98
 """The same of a step in `rate`, and of a draft in `lead`."""
-HEAD_START = 0.1
+HEAD_START = 0.15
 """Of its V by which the leading block is preferred."""
 
 

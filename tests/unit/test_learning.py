@@ -48,16 +48,16 @@ def boastful(table: ValueTable) -> ValueTable:
     return ValueTable(table.menu.tolist(), strata)
 
 
-def test_where_the_tables_are_right_learning_costs_next_to_nothing(tuned, usual) -> None:
-    assert speed(tuned) > 0.97 * usual
+def test_where_the_tables_are_right_learning_costs_little(tuned, usual) -> None:
+    assert speed(tuned) > 0.95 * usual
 
 
 @pytest.mark.parametrize("factor", [0.2, 5.0])
 def test_rho_of_faster_or_slower_texts_is_mended(tuned, usual, factor) -> None:
     wrong = replace(tuned, rho=times(tuned.rho, factor), rate=times(tuned.rate, factor))
     stays, learns = speed(wrong, learning=False), speed(wrong)
-    assert stays < 0.95 * usual
-    assert learns > 0.97 * usual
+    assert stays < 0.92 * usual
+    assert learns > 0.95 * usual
 
 
 def test_a_block_that_breaks_its_promise_is_believed_less(tuned, usual) -> None:
