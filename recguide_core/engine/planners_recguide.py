@@ -65,6 +65,7 @@ class RecGuidePlanner(AdaptivePlanner):
         self._lead: tuple[int, float] | None = None
         self._step = 0
         self._barren: dict[int, int] = {}
+        self._terms: dict[int, tuple[float, float]] = {}
         self._pays: dict[int, bool] = {}
         self._one = np.ones(len(self.menu))
 
@@ -134,7 +135,7 @@ class RecGuidePlanner(AdaptivePlanner):
         """Price of the plan's forward, prompts aside."""
         branches = int(plan.branch_block.sum()) if plan.branch_block.size else 0
         tokens, kv = int(plan.block.sum()) + branches, int(table.committed.take(plan.who).sum())
-        return float(self.prices.ms(MIXED, len(plan.who), [float(tokens)], kv)[0])
+        return self.prices.of_few(MIXED, len(plan.who), (float(tokens),), kv)[0]
 
     def _rho(self, load: int) -> float:
         """rho_C of the tables, moved with the rate that the traffic attains.
@@ -143,13 +144,15 @@ class RecGuidePlanner(AdaptivePlanner):
         better (few texts worth a long block among many that are not), faster texts don't raise it
         further until their own rate has passed it.
         """
-        rho = self._rhos.get(load)
-        if rho is None:
-            rho = self._rhos[load] = self.guidance.rho_at(load)
+        found = self._terms.get(load)
+        if found is None:
+            rho = self.guidance.rho_at(load)
+            found = self._terms[load] = (rho, min(rho, self.guidance.rate_at(load)))
+        rho, below = found
         if self._traffic is None:
             return rho
         factor = self._traffic.factor(load)
-        return max(rho * min(factor, 1.0), min(rho, self.guidance.rate_at(load)) * factor)
+        return max(rho * min(factor, 1.0), below * factor)
 
     def _choose(self, values: Reals, prices: Reals, load: int, remaining: IntArray) -> IntArray:
         rho, traffic = self._rho(load), self._traffic

@@ -58,7 +58,7 @@ def ragged_prices(
     # Plain floats: a menu is shorter than what numpy costs.
     width = tokens / requests
     query = [float(tokens)] + [max(tokens + (b - width), requests) for b in blocks]
-    now, *ms = prices.ms(MIXED, requests, query, kv_tokens).tolist()
+    now, *ms = prices.of_few(MIXED, requests, tuple(query), kv_tokens)
     price = []
     for i, block in enumerate(blocks):
         # A row of the mean width adds no token and needs no slope.

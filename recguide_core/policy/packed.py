@@ -21,6 +21,8 @@ _FINE = 64
 _STEP = 1.03
 _WIDEST = 4 * MAX_BLOCK
 """Query tokens of one request at most: a block and three branches."""
+_REMEMBERED = 4096
+"""Sets of token counts whose prices are kept."""
 _NEAR, _FAR = 128, 2048
 """KV tokens of a request at which a curve is taken; in between and beyond it is a line."""
 
@@ -35,6 +37,7 @@ class PackedPrices:
     def __init__(self, model: CostModel) -> None:
         self.model = model
         self._curves: dict[tuple[int, int], _Curve] = {}
+        self._lines: dict[tuple[int, int, tuple[float, ...]], list[tuple[float, float]]] = {}
 
     def ms(
         self,
@@ -49,10 +52,28 @@ class PackedPrices:
             kind: index into `cost.KINDS`.
             kv_tokens: committed prefix tokens that the forward reads.
         """
+        curve = self._known(kind, requests)
+        return np.interp(tokens, curve.tokens, curve.fixed + kv_tokens * curve.per_kv)
+
+    def of_few(
+        self, kind: int, requests: int, tokens: tuple[float, ...], kv_tokens: int
+    ) -> list[float]:
+        """`ms` for a handful of token counts that come again, as plain floats."""
+        key = (kind, requests, tokens)
+        lines = self._lines.get(key)
+        if lines is None:
+            if len(self._lines) >= _REMEMBERED:
+                self._lines.clear()
+            curve = self._known(kind, requests)
+            fixed, slope = (np.interp(tokens, curve.tokens, y) for y in (curve.fixed, curve.per_kv))
+            lines = self._lines[key] = list(zip(fixed.tolist(), slope.tolist(), strict=True))
+        return [fixed + kv_tokens * slope for fixed, slope in lines]
+
+    def _known(self, kind: int, requests: int) -> _Curve:
         curve = self._curves.get((kind, requests))
         if curve is None:
             curve = self._curves[kind, requests] = self._curve(kind, max(requests, 1))
-        return np.interp(tokens, curve.tokens, curve.fixed + kv_tokens * curve.per_kv)
+        return curve
 
     def _curve(self, kind: int, requests: int) -> _Curve:
         last = requests * _WIDEST

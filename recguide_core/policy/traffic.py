@@ -141,9 +141,10 @@ class Traffic:
         seen.tokens *= _STEP
         seen.expected = seen.expected * _STEP + step.expected
         who, rounds = step.plan.who, table.rounds.take(step.plan.who)
-        if (rounds < step.rounds).any():
-            self._credit((rounds < step.rounds) & (step.plan.act == Act.VERIFY), step)
-        verified = (rounds == step.rounds + 1).nonzero()[0]
+        moved = rounds - step.rounds
+        if moved.min() < 0:
+            self._credit((moved < 0) & (step.plan.act == Act.VERIFY), step)
+        verified = (moved == 1).nonzero()[0]
         if not len(verified):
             return
         who, block = who.take(verified), step.plan.block.take(verified)

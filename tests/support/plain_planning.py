@@ -55,7 +55,7 @@ def best_block(menu: list[int], worth, price: list[float], rho: float) -> int:
 
 
 class PlainPlanner:
-    """One `plan` call of a `RecGuidePlanner` that does not learn; reads its tables and mean width."""
+    """One `plan` of a `RecGuidePlanner` that does not learn; reads its tables and mean width."""
 
     def __init__(self, planner, table, who, load: int) -> None:
         self.planner, self.table, self.load = planner, table, load
