@@ -58,10 +58,12 @@ class RecGuidePlanner(AdaptivePlanner):
         self.overlap = overlap
         self.adaptive = adaptive
         self.priced = priced and guidance.branches is not None
-        self.learning = learning and adaptive
+        # What a bucketed step does is settled behind the plan, which learning would take for done.
+        self.learning = learning and adaptive and not self.bucketed
         self.max_in_flight = MAX_BLOCK * (1 + BRANCHES)
         self._expected: dict[int, tuple[Reals, Reals]] = {}
         self._traffic: Traffic | None = None
+        self._table: RequestTable | None = None
         self._lead: tuple[int, float] | None = None
         self._step = 0
         self._barren: dict[int, int] = {}
@@ -123,11 +125,11 @@ class RecGuidePlanner(AdaptivePlanner):
         """The traffic so far, with the outcome of the last step in it; None where it is ignored."""
         if not self.learning:
             return None
-        slots, traffic = len(table.rounds), self._traffic
-        if traffic is None or traffic.slots != slots:
+        traffic = self._traffic
+        if traffic is None or table is not self._table:
             typical = self.value.typical()
-            traffic = Traffic(self.menu, typical, self.guidance.rate_at, slots)
-            self._traffic = traffic
+            traffic = Traffic(self.menu, typical, self.guidance.rate_at, len(table.rounds))
+            self._traffic, self._table = traffic, table
         traffic.settle(table)
         return traffic
 

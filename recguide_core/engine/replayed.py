@@ -29,7 +29,7 @@ def replayed_policy(bench: Bench, requests: int, context: int) -> HostPlan:
     if bench.tiny:
         # The interpreter takes seconds for a block of 32 with its branches.
         guidance = replace(guidance, menu=(1, 4))
-    return HostPlan(RecGuidePlanner(guidance), requests, requests)
+    return HostPlan(RecGuidePlanner(guidance, learning=False), requests, requests)
 
 
 def costs(bench: Bench) -> CostModel:

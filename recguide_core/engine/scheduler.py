@@ -73,9 +73,11 @@ class Scheduler:
 
     @property
     def opening(self) -> bool:
-        """A prompt is to be committed: somebody may be admitted, or was and is not through."""
+        """A prompt is to be committed: somebody can be admitted, or was and is not through."""
         if self.waiting and self._free_slots:
-            return True
+            need = self.pages.pages_for(len(self.waiting[0].context) + 1)
+            if need <= self.pages.free_pages:
+                return True
         return any(live.prefilled < len(live.context) for live in self.running.values())
 
     def add(self, live: Live) -> None:

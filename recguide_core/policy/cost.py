@@ -213,6 +213,8 @@ def _extended(x: Reals, xp: Reals, fp: Reals) -> Reals:
 
 
 def _read(grid: _Grid, n: Reals, width: Reals, kv: IntArray) -> Milliseconds:
+    constant, per_width = grid.per_kv
+    slope = constant + per_width * width
     if len(grid.requests) == 1:
         # Timed at one number of requests (prompts usually are): more of them are more tokens.
         width, n = width * n / grid.requests[0], np.full(len(n), grid.requests[0])
@@ -225,9 +227,7 @@ def _read(grid: _Grid, n: Reals, width: Reals, kv: IntArray) -> Milliseconds:
         high = node[i, j1] + u * (node[i1, j1] - node[i, j1])
         return np.asarray(low + v * (high - low))
 
-    constant, per_width = grid.per_kv
-    more = kv - between(grid.kv)
-    return np.maximum(between(grid.ms) + (constant + per_width * width) * more, 0.0)
+    return np.maximum(between(grid.ms) + slope * (kv - between(grid.kv)), 0.0)
 
 
 def _position(knots: Reals, x: Reals) -> tuple[IntArray, Reals]:

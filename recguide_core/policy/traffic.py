@@ -54,13 +54,15 @@ class _Load:
 class _Step:
     """A plan whose outcome is not known yet; rounds, committed and remaining tokens, int64 [n].
 
-    `expected`: tokens that the tuned rate gives in its time.
+    `drafted`: who had a draft before it, bool [n]; `expected`: tokens that the tuned rate gives in
+    its time.
     """
 
     plan: Plan
     rounds: IntArray
     committed: IntArray
     remaining: IntArray
+    drafted: BoolArray
     expected: float
     seen: _Load
 
@@ -81,7 +83,6 @@ class Traffic:
         self, menu: IntArray, typical: Reals, rate_at: Callable[[int], float], slots: int
     ) -> None:
         self.menu = menu
-        self.slots = slots
         self.rate_at = rate_at
         self.scale: Reals = np.ones(len(menu))
         self._prior = _PRIOR_ROUNDS * typical
@@ -96,7 +97,7 @@ class Traffic:
         self._step: _Step | None = None
 
     def factor(self, load: int) -> float:
-        """Attained over expected rate of a request near this load: what rho is multiplied by."""
+        """Attained over expected rate of a request near this load."""
         seen = self._seen(load)
         return seen.tokens / seen.expected
 
@@ -127,28 +128,33 @@ class Traffic:
     def begin(self, plan: Plan, table: RequestTable, load: int, ms: float) -> None:
         """A plan of this price goes to the engine."""
         expected = self._rate(load) * ms * len(plan.who)
-        rounds, committed, remaining = (
-            column.take(plan.who) for column in (table.rounds, table.committed, table.remaining)
-        )
-        self._step = _Step(plan, rounds, committed, remaining, expected, self._seen(load))
+        who, seen = plan.who, self._seen(load)
+        rounds, committed = table.rounds.take(who), table.committed.take(who)
+        remaining, drafted = table.remaining.take(who), table.has_draft.take(who)
+        self._step = _Step(plan, rounds, committed, remaining, drafted, expected, seen)
 
     def settle(self, table: RequestTable) -> None:
         """Learn from the step that `begin` announced; entries that verified nothing are no news."""
         step, self._step = self._step, None
         if step is None:
             return
-        seen = step.seen
+        who, seen = step.plan.who, step.seen
+        moved = table.rounds.take(who) - step.rounds
+        grown = table.committed.take(who) - step.committed
+        # A prefix grows by rounds only: without one, the slot has been given back.
+        gone = (moved < 0) | ((moved == 0) & (grown != 0))
+        if not (moved.any() or gone.any() or (table.has_draft.take(who) != step.drafted).any()):
+            return  # The plan was not carried out; another takes its place.
         seen.tokens *= _STEP
         seen.expected = seen.expected * _STEP + step.expected
-        who, rounds = step.plan.who, table.rounds.take(step.plan.who)
-        moved = rounds - step.rounds
-        if moved.min() < 0:
-            self._credit((moved < 0) & (step.plan.act == Act.VERIFY), step)
-        verified = (moved == 1).nonzero()[0]
+        if gone.any():
+            self._credit(gone & (step.plan.act == Act.VERIFY), step)
+        # Where a slot has changed hands since, its numbers are no outcome of this plan.
+        verified = ((moved == 1) & (grown > 0) & (grown <= step.plan.block)).nonzero()[0]
         if not len(verified):
             return
         who, block = who.take(verified), step.plan.block.take(verified)
-        accepted = np.minimum(table.committed.take(who) - step.committed.take(verified), block)
+        accepted = grown.take(verified)
         seen.tokens += float(accepted.sum())
         index = self._index_of.take(block)
         # A block that was cut to the budget since is another one.
@@ -164,8 +170,9 @@ class Traffic:
     def _credit(self, ended: BoolArray, step: _Step) -> None:
         """Requests whose round was their last left no count: they got what they were promised, as
         far as they could still emit it."""
+        most = np.minimum(step.plan.block[ended], step.remaining[ended])
         hoped = np.maximum(self._promised.take(step.plan.who[ended]), 1.0)
-        step.seen.tokens += float(np.minimum(hoped, step.remaining[ended]).sum())
+        step.seen.tokens += float(np.minimum(hoped, most).sum())
 
     def _rate(self, load: int) -> float:
         rate = self._rates.get(load)

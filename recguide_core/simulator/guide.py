@@ -30,14 +30,21 @@ CALIBRATION_SEED = 1_000_003
 
 
 class HostedCost:
-    """A cost model with the host's time in every step, which a policy must weigh as well."""
+    """A cost model with what a policy must weigh as well: the host's time in every step, and the
+    committed tokens that the clock charges beyond a request's own.
 
-    def __init__(self, model: CostModel, host: HostTime) -> None:
+    Args:
+        context: those tokens of each request.
+    """
+
+    def __init__(self, model: CostModel, host: HostTime, context: int = 0) -> None:
         self.model = model
         self.host = host
+        self.context = context
 
     def ms(self, shapes: Shapes) -> Milliseconds:
-        return self.model.ms(shapes) + self.host.ms(shapes.requests)
+        charged = replace(shapes, kv_tokens=shapes.kv_tokens + self.context * shapes.requests)
+        return self.model.ms(charged) + self.host.ms(shapes.requests)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,13 +84,17 @@ def workload(settings: SimSettings, count: int) -> Workload:
 
 def clock_of(settings: SimSettings, cell: SimCell) -> VirtualClock:
     """The virtual clock that charges a cell."""
-    context = 0 if settings.prompt_tokens else settings.context
     return named_clock(
         f"{settings.gpu}/{settings.model}",
         settings.host,
-        context=context,
+        context=_charged_context(settings),
         padded=cell.batching == "padded",
     )
+
+
+def _charged_context(settings: SimSettings) -> int:
+    """Committed tokens that the clock adds to a request's own: prompts are short unless set."""
+    return 0 if settings.prompt_tokens else settings.context
 
 
 def planner_of(
@@ -114,7 +118,7 @@ def planner_of(
         rho, rate = rho_for(settings, cell)
     guide = guidance(
         tables,
-        HostedCost(prices.cost, settings.host),
+        HostedCost(prices.cost, settings.host, _charged_context(settings)),
         {cell.concurrency: rho},
         {} if rate is None else {cell.concurrency: rate},
         PAPER_MENU if cell.variant == "no AR" else settings.menu,

@@ -98,7 +98,7 @@ class Runner:
         history: list[dict[str, Any]] = []
         for load in loads:
             found = self._search_rho(guidance, recorded, load, iterations, history)
-            if found:
+            if any(run.score > 0 for run in found.values()):
                 factor[load] = _smallest_of_the_best(found)
                 rate[load] = found[factor[load]].rate
         if not factor:

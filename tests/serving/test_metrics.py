@@ -63,7 +63,7 @@ def test_branch_outcomes_add_up(live):
     live.settled()
     after = samples(live)
     hits = gained(before, after, "recguide_branches_total", outcome="hit")
-    assert gained(before, after, "recguide_branches_total") > hits
+    assert gained(before, after, "recguide_branches_total") >= hits
     # A branch that the very last round hit is never verified.
     assert spec["branch_hits"] <= hits <= spec["branch_hits"] + 1
 

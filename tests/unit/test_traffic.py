@@ -30,9 +30,11 @@ class Life:
             self.traffic.settle(self.table)
             self.traffic.promise(self.who, np.tile(VALUES, (n, 1)), np.full(n, block))
             self.step(Act.DRAFT, block, ms / 2, load)
+            self.table.has_draft[:] = True
         self.step(Act.VERIFY, block, ms / 2 if block > 1 else ms, load)
         self.table.committed[:] += accepted
         self.table.rounds[:] += 1
+        self.table.has_draft[:] = False
 
     def step(self, act: Act, block: int, ms: float, load: int) -> None:
         self.traffic.settle(self.table)
@@ -79,8 +81,7 @@ def test_the_factor_follows_the_rate_that_is_attained() -> None:
         life.round(8, 5, 10.0)
     assert life.traffic.factor(4) == pytest.approx(1.0, rel=0.03)
     for _ in range(200):
-        life.round(8, 10, 10.0)
-    # Only eight of the ten can be of this round.
+        life.round(8, 8, 10.0)
     assert life.traffic.factor(4) == pytest.approx(1.6, rel=0.03)
 
 
@@ -120,7 +121,7 @@ def test_rows_that_waited_are_no_news() -> None:
     life.step(Act.VERIFY, 8, 10.0, 4)
     life.traffic.settle(life.table)
     assert (life.traffic.scale == scale).all()
-    assert life.traffic._seen(4).tokens == pytest.approx(tokens * module._STEP)
+    assert life.traffic._seen(4).tokens == tokens
 
 
 def test_the_lead_is_the_best_mean_rate_and_its_price_falls_by_a_share_of_its_value() -> None:
@@ -135,3 +136,51 @@ def test_the_lead_is_the_best_mean_rate_and_its_price_falls_by_a_share_of_its_va
     for _ in range(40):
         lead, _ = life.traffic.favour(np.tile(other, (4, 1)), prices, 0.7, 4)
     assert lead == 2
+
+
+def test_a_plan_that_was_not_carried_out_costs_nothing() -> None:
+    life = Life()
+    life.round(8, 8, 10.0)
+    life.traffic.settle(life.table)
+    before = life.traffic.factor(4)
+    life.table.has_draft[:] = True
+    for _ in range(5):
+        life.step(Act.VERIFY, 8, 10.0, 4)
+    assert life.traffic.factor(4) == before
+
+
+def test_a_request_that_ends_in_its_first_round_is_credited() -> None:
+    life = Life(n=1, rate=0.5)
+    table, traffic = life.table, life.traffic
+    for _ in range(200):
+        table.committed[0], table.remaining[0] = 40, 5
+        traffic.settle(table)
+        traffic.promise(life.who, VALUES[None], np.array([8]))
+        life.step(Act.VERIFY, 8, 10.0, 1)
+        table.reset(0)
+    # Five tokens in ten milliseconds are the rate that was expected.
+    assert traffic.factor(1) == pytest.approx(1.0, rel=0.05)
+
+
+def test_plain_ar_that_ends_is_credited_one_token() -> None:
+    life = Life(n=1)
+    table, traffic = life.table, life.traffic
+    table.rounds[0], table.committed[0], table.remaining[0] = 3, 60, 90
+    traffic.promise(life.who, VALUES[None], np.array([1]))
+    life.step(Act.VERIFY, 1, 5.0, 1)
+    before = traffic._seen(1).tokens * module._STEP
+    table.reset(0)
+    traffic.settle(table)
+    assert traffic._seen(1).tokens - before == pytest.approx(1.0)
+
+
+def test_a_slot_that_changed_hands_is_no_outcome() -> None:
+    life = Life(n=1)
+    table, traffic = life.table, life.traffic
+    table.rounds[0], table.committed[0] = 5, 3000
+    traffic.promise(life.who, VALUES[None], np.array([16]))
+    life.step(Act.VERIFY, 16, 5.0, 1)
+    table.rounds[0], table.committed[0] = 6, 100
+    traffic.settle(table)
+    assert (traffic.scale == 1.0).all()
+    assert traffic.factor(1) > 0
