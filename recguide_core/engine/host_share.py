@@ -32,7 +32,7 @@ def measure(engine: Engine, requests: Iterator[Request], at_once: int, steps: in
         torch runner (captured graphs, a drafter model), or when the engine is busy.
     """
     runner = engine.runner
-    if engine.executor is not runner or not engine.idle:
+    if engine.executor is not runner or engine.resident is not None or not engine.idle:
         return None
     observers, engine.observers = engine.observers, []
     repetition = runner.repetition = Repetition()

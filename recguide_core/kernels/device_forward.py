@@ -37,18 +37,28 @@ class DeviceForward:
 
     Args:
         adapter: False leaves the draft adapter out (the self-test compares the two).
+        mixed: attention output [tokens, H, D] to write into, where forwards that never run at the
+            same time share one; None makes one.
     """
 
     def __init__(
-        self, transformer: Transformer, ops: RoundOps, tokens: int, *, adapter: bool = True
+        self,
+        transformer: Transformer,
+        ops: RoundOps,
+        tokens: int,
+        *,
+        adapter: bool = True,
+        mixed: torch.Tensor | None = None,
     ) -> None:
         self.transformer = transformer
         self.ops = ops
         self.adapter = transformer.adapter if adapter else None
         config = transformer.config
         shape = (tokens, config.heads, config.head_dim)
-        # Padding tokens are in no request: their attention output stays 0 for ever.
-        self.mixed = torch.zeros(shape, dtype=transformer.dtype, device=transformer.device)
+        if mixed is None:
+            mixed = torch.zeros(shape, dtype=transformer.dtype, device=transformer.device)
+        # Padding tokens are in no request: attention leaves their rows as they are.
+        self.mixed = mixed
 
     def rotation(self, pos: torch.Tensor) -> Rotation:
         """cos, sin and query temperature of packed positions."""

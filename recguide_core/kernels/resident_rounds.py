@@ -233,7 +233,10 @@ class ResidentRounds:
         size = (key.tokens, key.requests)
         if size not in self._forwards:
             ops = self._make_ops(*size)
-            self._forwards[size] = DeviceForward(self._transformer, ops, key.tokens)
+            # Rounds run one after another, so those of a token bucket share its attention output.
+            like = next((f for (t, _), f in self._forwards.items() if t == key.tokens), None)
+            mixed = None if like is None else like.mixed
+            self._forwards[size] = DeviceForward(self._transformer, ops, key.tokens, mixed=mixed)
         return self._forwards[size]
 
     def _run(
