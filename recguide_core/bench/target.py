@@ -78,6 +78,7 @@ class EngineTarget:
         self._config = config
         self._emitted, self._idle = 0, 0.0
         self._loads: list[int] = []
+        self._usual_load = 0
         # A second model's forwards are no part of the target's floor.
         self._peaks = None if cell.method == "dflash" else peaks
         settings = engine_settings(config, cell.concurrency)
@@ -115,6 +116,7 @@ class EngineTarget:
     def window_record(self) -> dict[str, Any]:
         """What the engine counted since the window opened; times are of the run's clock."""
         counters, before = self.engine.counters, self._before
+        self._usual_load = round(statistics.median(self._loads)) if self._loads else 0
         steps = counters.steps - before.steps
         tokens = counters.query_tokens - before.query_tokens
         # Without arrivals there are no steps.
@@ -144,15 +146,14 @@ class EngineTarget:
 
         The bitwise runner computes deciding tokens outside its forwards, so it has none.
         """
-        if self.clock != "wall" or self._config.bitwise or not self._loads:
+        if self.clock != "wall" or self._config.bitwise or not self._usual_load:
             return None
         ignore_eos = self._config.ignore_eos
         requests = (
             Request(f"host/{number}", job.tokens, job.max_tokens, ignore_eos=ignore_eos)
             for number, job in enumerate(cycle([job for job in jobs if job.fault is None]))
         )
-        at_once = round(statistics.median(self._loads))
-        return host_share.measure(self.engine, requests, at_once, PAIRED_STEPS)
+        return host_share.measure(self.engine, requests, self._usual_load, PAIRED_STEPS)
 
     @property
     def clock(self) -> str:
