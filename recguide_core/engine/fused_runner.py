@@ -68,15 +68,9 @@ class _Bucket:
         """The one wait of a step."""
         host = self.packed.cpu().numpy()
         tokens = len(host) // 7
-        ids = host[: 2 * tokens].reshape(tokens, 2)[:count].astype(np.int64)
+        ids = host[: 2 * tokens].reshape(tokens, 2)[:count]
         stats = host[2 * tokens :].view(np.float32).reshape(tokens, 5)[:count]
-        return StepReadings(
-            token=ids[:, 0],
-            alt=ids[:, 1],
-            confidence=stats[:, 0].copy(),
-            margin=stats[:, 2].copy(),
-            entropy=stats[:, 3].copy(),
-        )
+        return StepReadings.of_device(ids, stats)
 
 
 class FusedRunner:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from recguide_core.engine.rows import PackedStep
 from recguide_core.records import FloatArray, IntArray, Sampling
@@ -31,6 +32,18 @@ class StepReadings:
     logprob: FloatArray | None = None
     top: dict[int, list[tuple[int, float]]] = field(default_factory=dict)
     hidden: Any = None
+
+    @classmethod
+    def of_device(cls, ids: npt.NDArray[np.int32], stats: FloatArray) -> StepReadings:
+        """From the columns that the read-out kernel writes.
+
+        Args:
+            ids: token and alternative, int32 [Q, 2]; stats: confidence, p2, margin, entropy and
+                log-sum-exp, float32 [Q, 5].
+        """
+        wide = ids.astype(np.int64)
+        confidence, margin, entropy = (stats[:, column].copy() for column in (0, 2, 3))
+        return cls(wide[:, 0], wide[:, 1], confidence, margin, entropy)
 
     @classmethod
     def empty(cls, hidden: Any = None) -> StepReadings:

@@ -128,11 +128,4 @@ def chosen(record: Record) -> Plan:
 
 def readings_of(record: Record) -> StepReadings:
     """Read-out of every packed token of a round."""
-    ids, stats = record.ids.astype(np.int64), record.stats
-    return StepReadings(
-        token=ids[:, 0],
-        alt=ids[:, 1],
-        confidence=stats[:, 0].copy(),
-        margin=stats[:, 2].copy(),
-        entropy=stats[:, 3].copy(),
-    )
+    return StepReadings.of_device(record.ids, record.stats)

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 
 from recguide_core.kernels.head import OutputHead
 from recguide_core.kernels.ops import Geometry, PageTable, Rotation, RoundOps
-from recguide_core.kernels.round_state import PackedRows, ReadoutBuffers, RowNoise
+from recguide_core.kernels.round_state import PackedRows, ReadoutBuffers
+from recguide_core.kernels.sampled_rows import RowNoise
 from recguide_core.model.transformer import Transformer
 
 

@@ -13,7 +13,8 @@ from dataclasses import fields
 import torch
 
 from recguide_core.kernels.readout_torch import read_scores
-from recguide_core.kernels.round_state import FilteredRows, ReadoutBuffers
+from recguide_core.kernels.round_state import ReadoutBuffers
+from recguide_core.kernels.sampled_rows import FilteredRows
 from recguide_core.kernels.sampling_torch import FILTERED, filter_sorted, gumbel_looked_up
 
 COPIES = 8

@@ -10,7 +10,8 @@ import torch
 
 from recguide_core.kernels import filtered_rows, launch
 from recguide_core.kernels.ops import RoundOps
-from recguide_core.kernels.round_state import ReadoutBuffers, RowNoise
+from recguide_core.kernels.round_state import ReadoutBuffers
+from recguide_core.kernels.sampled_rows import RowNoise
 
 
 class OutputHead:

@@ -24,8 +24,8 @@ from recguide_core.kernels.round_state import (
     ReadoutBuffers,
     RoundPlan,
     RoundState,
-    RowNoise,
 )
+from recguide_core.kernels.sampled_rows import RowNoise
 from recguide_core.kernels.sampling_torch import FILTERED, gumbel_of
 from recguide_core.kernels.settle_torch import settle
 

@@ -27,9 +27,9 @@ from recguide_core.kernels.round_state import (
     ReadoutBuffers,
     RoundPlan,
     RoundState,
-    RowNoise,
 )
 from recguide_core.kernels.sample_triton import sample_merge, sample_partials
+from recguide_core.kernels.sampled_rows import RowNoise
 from recguide_core.kernels.settle_triton import settle_rounds
 from recguide_core.kernels.tiles_triton import plan_tiles
 from recguide_core.kernels.workspace import Workspace

@@ -118,10 +118,6 @@ class ResidentRounds:
         size = Emitted.flat_size(self.slots)
         return Emitted.over(down[self._emitted_at : self._emitted_at + size], self.slots)
 
-    @property
-    def under_way(self) -> int:
-        return len(self._launched)
-
     def start(self) -> RoundState:
         """State to be filled by the host before `send_state`; nothing may be under way."""
         assert not self._launched

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from recguide_core.errors import UsageError
-from recguide_core.kernels.round_state import FilteredRows, PackedRows, RoundState, RowNoise
+from recguide_core.kernels.round_state import PackedRows, RoundState
+from recguide_core.kernels.sampled_rows import FilteredRows, RowNoise
 from recguide_core.kernels.sampling_torch import noise_table, position_key, seed_key
 from recguide_core.records import Sampling
 

@@ -59,11 +59,13 @@ def test_counters_agree_with_the_answers(live):
 
 def test_branch_outcomes_add_up(live):
     before = samples(live)
-    spec = live.chat(max_tokens=60).json()["usage"]["speculation"]
+    # Some branches of this text are right and some are not.
+    asked = [{"role": "user", "content": "Write a python function that adds two numbers."}]
+    spec = live.chat(messages=asked, max_tokens=60).json()["usage"]["speculation"]
     live.settled()
     after = samples(live)
     hits = gained(before, after, "recguide_branches_total", outcome="hit")
-    assert gained(before, after, "recguide_branches_total") >= hits
+    assert gained(before, after, "recguide_branches_total") > hits
     # A branch that the very last round hit is never verified.
     assert spec["branch_hits"] <= hits <= spec["branch_hits"] + 1
 

@@ -20,8 +20,8 @@ from recguide_core.kernels.round_state import (
     ReadoutBuffers,
     RoundPlan,
     RoundState,
-    RowNoise,
 )
+from recguide_core.kernels.sampled_rows import RowNoise
 from recguide_core.records import MAX_BLOCK, Act
 
 FULL_BLOCK = {1: 1.0, 4: 0.8151, 8: 0.5973, 16: 0.4056, 32: 0.2723}

@@ -10,7 +10,8 @@ from recguide_core.kernels.check.models import RANK, TINY_RANK
 from recguide_core.kernels.check.shapes import RequestShape, fused, host_rows, page_count
 from recguide_core.kernels.head import OutputHead
 from recguide_core.kernels.ops import Geometry, Rotation, TorchRoundOps, split_qkv
-from recguide_core.kernels.round_state import ReadoutBuffers, RowNoise
+from recguide_core.kernels.round_state import ReadoutBuffers
+from recguide_core.kernels.sampled_rows import RowNoise
 from recguide_core.kernels.sampling_torch import noise_table
 from recguide_core.kernels.step_buffers import StepBuffers
 

@@ -10,7 +10,8 @@ from interpreted.readout import EOS, FIXED, geometry, hard_rows
 
 from recguide_core.kernels.ops import TorchRoundOps
 from recguide_core.kernels.ops_triton import TritonRoundOps
-from recguide_core.kernels.round_state import ReadoutBuffers, RowNoise
+from recguide_core.kernels.round_state import ReadoutBuffers
+from recguide_core.kernels.sampled_rows import RowNoise
 from recguide_core.kernels.sampling_torch import noise_table
 
 TABLE = noise_table()

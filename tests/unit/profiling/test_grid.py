@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from recguide_core.engine.rows import check_rows, pack, shape_of
+from recguide_core.engine.row_checks import check_rows
+from recguide_core.engine.rows import pack, shape_of
 from recguide_core.errors import UsageError
 from recguide_core.profiling.grid import Point, default_grid
 from recguide_core.profiling.measure import rows_of
