@@ -36,8 +36,9 @@ from recguide_core.tuning.guidance import Tuned, find, load_tuned
 
 BEST_TOKENS = 8
 """Alternatives read at a place where two texts part."""
-PAIRED_STEPS = 64
-"""Steps behind the window whose forwards run twice, to find the host's share."""
+PAIRED_STEPS, PAIRED_SECONDS = 64, 5.0
+"""Steps behind the window whose forwards run twice, to find the host's share; and as many seconds
+at most."""
 
 
 class ModelRenders:
@@ -153,7 +154,9 @@ class EngineTarget:
             Request(f"host/{number}", job.tokens, job.max_tokens, ignore_eos=ignore_eos)
             for number, job in enumerate(cycle([job for job in jobs if job.fault is None]))
         )
-        return host_share.measure(self.engine, requests, self._usual_load, PAIRED_STEPS)
+        return host_share.measure(
+            self.engine, requests, self._usual_load, PAIRED_STEPS, PAIRED_SECONDS
+        )
 
     @property
     def clock(self) -> str:

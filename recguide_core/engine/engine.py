@@ -10,6 +10,7 @@ from recguide_core.engine.backend import execution_for
 from recguide_core.engine.clock import Clock
 from recguide_core.engine.core import EngineCore
 from recguide_core.engine.drafter import DrafterExecutor, HiddenDrafter, load_dflash
+from recguide_core.engine.host_memory import keep_freed_memory
 from recguide_core.engine.planners import Planner
 from recguide_core.engine.readings import Executor
 from recguide_core.engine.resident_build import resident_loop
@@ -59,6 +60,8 @@ class Engine(EngineCore):
             torch.set_num_threads(settings.threads)
         context = settings.context or limit
         transformer = model.transformer
+        if transformer.device.type == "cpu":
+            keep_freed_memory()
         pool = KVPool(
             layers=model.config.layers,
             kv_heads=model.config.kv_heads,

@@ -8,6 +8,7 @@ prefixes, and changes nothing.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 
@@ -16,8 +17,17 @@ from recguide_core.engine.repetition import Repetition
 from recguide_core.metrics import host_share_of
 from recguide_core.records import Request
 
+LEAST = 4
+"""Steps that are timed in any case: one of each order of the two forwards, twice."""
 
-def measure(engine: Engine, requests: Iterator[Request], at_once: int, steps: int) -> float | None:
+
+def measure(
+    engine: Engine,
+    requests: Iterator[Request],
+    at_once: int,
+    steps: int,
+    seconds: float = math.inf,
+) -> float | None:
     """1 - (forwards run again on prebuilt tensors) / (wall time of their steps).
 
     The engine serves requests for this alone and drops what they emit. Nobody observes its rounds
@@ -26,6 +36,8 @@ def measure(engine: Engine, requests: Iterator[Request], at_once: int, steps: in
     Args:
         requests: are sent while fewer than `at_once` are on their way.
         steps: how many are timed, fewer when the requests run out.
+        seconds: after which no further step is timed, `LEAST` aside. Where steps are long, little
+            of them is the host's, and few show it.
 
     Returns:
         The share (`metrics.host_share_of`), or None where a step is more than one forward of the
@@ -39,8 +51,9 @@ def measure(engine: Engine, requests: Iterator[Request], at_once: int, steps: in
     walls: list[float] = []
     forwards: list[float] = []
     live: set[str] = set()
+    until = time.perf_counter() + seconds
     try:
-        while len(walls) < steps:
+        while len(walls) < steps and (len(walls) < LEAST or time.perf_counter() < until):
             while len(live) < at_once and (request := next(requests, None)) is not None:
                 engine.submit(request)
                 live.add(request.key)

@@ -68,15 +68,14 @@ def draft_or_verify(plan: Plan, table: RequestTable, block: IntArray) -> None:
     plan.act = _acts(plan.block, ready)
 
 
-def planned(who: IntArray, block: IntArray, ready: BoolArray, branches: int = 0) -> Plan:
+def planned(who: IntArray, block: IntArray, ready: BoolArray) -> Plan:
     """The linear round with its blocks settled: B to draft, or the width of what is drafted.
 
     Args:
-        block: int64 [n]; ready: a draft waits, bool [n]; branches: places for them.
+        block: int64 [n]; ready: a draft waits, bool [n].
     """
-    plan = Plan.empty(who, branches)
-    plan.block, plan.act = block, _acts(block, ready)
-    return plan
+    none = np.empty((len(who), 0), np.int64)
+    return Plan(who, _acts(block, ready), block, none, none, none, none)
 
 
 def _acts(block: IntArray, ready: BoolArray) -> IntArray:
@@ -85,7 +84,7 @@ def _acts(block: IntArray, ready: BoolArray) -> IntArray:
 
 def place_branches(plan: Plan, entry: IntArray, proposal: Proposal) -> None:
     """Write the proposed branches of the entries [m] into a plan without any."""
-    if proposal.used.any():
+    if np.count_nonzero(proposal.used):
         grids = proposal.placed(entry, len(plan.who))
         plan.branch_kind, plan.branch_parent, plan.branch_alt, plan.branch_block = grids
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 
 from recguide_core.engine.guidance import PAPER_MENU, Guidance
@@ -12,12 +14,15 @@ from recguide_core.policy.allocate import (
     choose,
     menu_cap,
     probe,
-    ragged_prices,
 )
 from recguide_core.policy.packed import PackedPrices
+from recguide_core.policy.ragged import RaggedPrices
 from recguide_core.policy.signals import certainty
 from recguide_core.policy.value import Reals
 from recguide_core.records import BoolArray, IntArray, Plan, RequestTable
+
+Shape: TypeAlias = tuple[int, int, int]
+"""Requests, query tokens and committed tokens of a forward that is being planned."""
 
 
 class AdaptivePlanner:
@@ -49,42 +54,53 @@ class AdaptivePlanner:
         self.bucketed = batching == "bucketed"
         self.ignore_outcome = ignore_outcome
         self.prices = PackedPrices(guidance.cost)
+        self.ragged = RaggedPrices(self.prices, self.menu)
         self.max_in_flight = int(self.menu[-1])
+        self._serial: Reals = np.where(self.menu == 1, 1.0, 2.0)
         self._width = float(self.menu[len(self.menu) // 2])
         self._rhos: dict[int, float] = {}
         self._buckets: dict[tuple[int, int], Reals] = {}
 
     def plan(self, table: RequestTable, who: IntArray, load: int) -> Plan:
         block, ready = table.draft_block.take(who), table.has_draft.take(who)
-        self._draw(table, who, load, block, ready)
+        self._draw(table, who, load, block, ready, self._shape(table, who, block, ready))
         return planned(who, np.minimum(block, table.room.take(who)), ready)
 
+    def _shape(
+        self, table: RequestTable, who: IntArray, block: IntArray, ready: BoolArray
+    ) -> Shape:
+        """The coming forward: whose draft waits verifies its `block`, the others' is not chosen."""
+        unknown = len(who) - int(np.count_nonzero(ready))
+        tokens = int(np.add.reduce(block * ready)) + round(self._width * unknown)
+        return len(who), tokens, int(np.add.reduce(table.committed.take(who)))
+
     def _draw(
-        self, table: RequestTable, who: IntArray, load: int, block: IntArray, ready: BoolArray
-    ) -> IntArray | None:
+        self,
+        table: RequestTable,
+        who: IntArray,
+        load: int,
+        block: IntArray,
+        ready: BoolArray,
+        shape: Shape,
+    ) -> None:
         """Fill `block` [n] of those who draft next with their choice (Eq. 3).
 
         Requests whose draft waits for its verification (`ready`) keep that draft's size.
-
-        Returns:
-            the history of each request as `ValueTable.spans`, int64 [n], where it was read.
         """
         fresh = (~ready).nonzero()[0]
         if not len(fresh):
-            return None
-        spans = self.spans(table, who)
-        prices, them = self._prices(table, who, load, block, ready), who.take(fresh)
-        values = self.value.values_at(self.cells(table, them, spans.take(fresh)))
+            return
+        prices, them = self._prices(load, shape), who.take(fresh)
+        values = self.value.values_at(self.cells(table, them, self.spans(table, them)))
         choice = self._choose(values, prices, load, table.remaining.take(them))
         choice = probe(choice, self.menu, table.rounds.take(them), self._probe_period())
         found = menu_cap(self.menu, choice, table.room.take(them))
         asked = table.fixed_block.take(them)
-        if asked.any():
+        if np.count_nonzero(asked):
             found = np.where(asked > 0, asked, found)
         block[fresh] = found
         self._chosen(them, values, found)
-        self._width = int(found.sum()) / len(fresh)
-        return spans
+        self._width = int(np.add.reduce(found)) / len(fresh)
 
     def _choose(self, values: Reals, prices: Reals, load: int, remaining: IntArray) -> IntArray:
         """Menu index of each drafting request's block, int64 [n]; see `allocate.choose`."""
@@ -115,16 +131,12 @@ class AdaptivePlanner:
             rho = self._rhos[load] = self.guidance.rho_at(load)
         return rho
 
-    def _prices(
-        self, table: RequestTable, who: IntArray, load: int, block: IntArray, ready: BoolArray
-    ) -> Reals:
-        kv = int(table.committed.take(who).sum())
+    def _prices(self, load: int, shape: Shape) -> Reals:
+        """T of each block where the draft is still to be made, float64 [menu]."""
         if self.bucketed:
-            return self._full_buckets(load, kv / len(who))
-        drafts = block[ready]
-        tokens = int(drafts.sum()) + round(self._width * (len(who) - len(drafts)))
+            return self._full_buckets(load, shape[2] / shape[0])
         forwards, extra = self._forwards(load)
-        return ragged_prices(self.prices, len(who), tokens, kv, self.menu, forwards, extra)
+        return self.ragged(*shape, forwards, extra)
 
     def _full_buckets(self, load: int, kv: float) -> Reals:
         """T_C(B); prefixes within 10 % share a price."""
@@ -134,7 +146,7 @@ class AdaptivePlanner:
             found = self._buckets[key] = bucketed_prices(self.guidance.cost, load, self.menu, kv)
         return found
 
-    def _forwards(self, load: int) -> tuple[Reals, Reals]:
+    def _forwards(self, load: int) -> tuple[Reals, Reals | None]:
         """Forwards of a round with each block, and its query tokens beside draft and verify."""
         del load
-        return np.where(self.menu == 1, 1.0, 2.0), np.zeros(len(self.menu))
+        return self._serial, None

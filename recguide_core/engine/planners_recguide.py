@@ -9,7 +9,8 @@ import numpy as np
 from recguide_core.engine.guidance import Guidance
 from recguide_core.engine.planners import place_branches, planned
 from recguide_core.engine.planners_adaptive import AdaptivePlanner
-from recguide_core.policy.allocate import PROBE_PERIOD, choose, ragged_prices
+from recguide_core.engine.turns import Turns
+from recguide_core.policy.allocate import PROBE_PERIOD, choose
 from recguide_core.policy.branches import BRANCHES, propose
 from recguide_core.policy.cost import MIXED
 from recguide_core.policy.pricing import worthwhile
@@ -20,11 +21,6 @@ from recguide_core.records import MAX_BLOCK, IntArray, Plan, RequestTable, Sourc
 _DRAFTED = int(Source.DRAFT)
 _SELDOM = 4
 """Times the usual period that requests on plain AR wait for a probe where AR leads anyway."""
-_CROWD = 32
-"""Requests of a step whose planning may take its full share of host work; with k times as many,
-learning and branches that were not worth it take their turn in every k-th step."""
-_PATIENCE = 8
-"""Steps of a crowd without a branch that paid, until they are looked for less often."""
 _FEW = 0.01
 """Branch rows of a round below which overlap is not worth the planning."""
 
@@ -61,57 +57,50 @@ class RecGuidePlanner(AdaptivePlanner):
         # What a bucketed step does is settled behind the plan, which learning would take for done.
         self.learning = learning and adaptive and not self.bucketed
         self.max_in_flight = MAX_BLOCK * (1 + BRANCHES)
-        self._expected: dict[int, tuple[Reals, Reals]] = {}
+        self._expected: dict[int, tuple[Reals, Reals | None]] = {}
         self._traffic: Traffic | None = None
         self._table: RequestTable | None = None
         self._lead: tuple[int, float] | None = None
-        self._step = 0
-        self._barren: dict[int, int] = {}
+        self._turns = Turns()
         self._terms: dict[int, tuple[float, float]] = {}
         self._pays: dict[int, bool] = {}
         self._one = np.ones(len(self.menu))
 
     def plan(self, table: RequestTable, who: IntArray, load: int) -> Plan:
-        self._step += 1
+        self._turns.next_step()
         traffic = self._learn(table)
         plan = self._decide(table, who, load)
-        if traffic is not None and self._turn(len(who)):
+        if traffic is not None and self._turns.learns(len(who)):
             traffic.begin(plan, table, load, self._ms(plan, table))
         return plan
 
-    def _turn(self, requests: int) -> bool:
-        """Whether this step does what a crowd does in turns.
-
-        The period is odd, so that drafts and verifications that alternate both get theirs.
-        """
-        return requests > 0 and self._step % (requests // _CROWD | 1) == 0
-
     def _decide(self, table: RequestTable, who: IntArray, load: int) -> Plan:
         block, ready = table.draft_block.take(who), table.has_draft.take(who)
-        spans = None
+        shape = self._shape(table, who, block, ready)
         if self.adaptive:
-            spans = self._draw(table, who, load, block, ready)
+            self._draw(table, who, load, block, ready, shape)
         else:
             asked = table.fixed_block.take(who)
             block = np.where(ready, block, np.where(asked > 0, asked, self.guidance.block))
         np.minimum(block, table.room.take(who), out=block)
         entry = ready.nonzero()[0]
         if not len(entry):
-            return planned(who, block, ready, BRANCHES)
+            return planned(who, block, ready)
         them = who.take(entry)
         # Nobody waits for more tokens than it may still emit.
         most = np.maximum(table.remaining.take(them), 1)
         due = _Due(them, np.minimum(block.take(entry), most))
         reused = (table.draft_source.take(them) != _DRAFTED).nonzero()[0]
-        pays = self._branches_pay(load) and self._look(len(who), load)
+        pays = self._branches_pay(load) and self._turns.looks(len(who), load)
         if self.adaptive and (pays or len(reused)):
-            due.spans = self.spans(table, them) if spans is None else spans.take(entry)
-            due.prices = self._verify_prices(table, them)
+            due.spans = self.spans(table, them)
+            # These are drafted already: only the verify forward is still to pay.
+            due.prices = self.ragged(*shape, self._one)
             self._shorten(table, due, reused, load)
         block[entry] = due.width
-        plan = planned(who, block, ready, BRANCHES)
+        plan = planned(who, block, ready)
         if pays:
-            self._branch(plan, table, entry, due, load)
+            self._branch(plan, table, entry, due, load, shape[2])
         return plan
 
     # -- learning ---------------------------------------------------------------------------
@@ -135,8 +124,8 @@ class RecGuidePlanner(AdaptivePlanner):
 
     def _ms(self, plan: Plan, table: RequestTable) -> float:
         """Price of the plan's forward, prompts aside."""
-        branches = int(plan.branch_block.sum()) if plan.branch_block.size else 0
-        tokens, kv = int(plan.block.sum()) + branches, int(table.committed.take(plan.who).sum())
+        tokens = int(np.add.reduce(plan.block)) + int(plan.branch_block.sum())
+        kv = int(np.add.reduce(table.committed.take(plan.who)))
         return self.prices.of_few(MIXED, len(plan.who), (float(tokens),), kv)[0]
 
     def _rho(self, load: int) -> float:
@@ -159,8 +148,8 @@ class RecGuidePlanner(AdaptivePlanner):
     def _choose(self, values: Reals, prices: Reals, load: int, remaining: IntArray) -> IntArray:
         rho, traffic = self._rho(load), self._traffic
         if traffic is not None:
-            values = values * traffic.scale
-            if self._lead is None or self._turn(len(values)):
+            values = traffic.corrected(values, load)
+            if self._lead is None or self._turns.learns(len(values)):
                 self._lead = traffic.favour(values, prices, rho, load)
             prices = self._favoured(prices)
         return choose(values, prices, rho, remaining)
@@ -168,7 +157,7 @@ class RecGuidePlanner(AdaptivePlanner):
     def _choose_again(self, values: Reals, prices: Reals, load: int) -> IntArray:
         """The same for drafts that exist, or that do not yet: nothing is learned from these."""
         if self._traffic is not None:
-            values, prices = values * self._traffic.scale, self._favoured(prices)
+            values, prices = self._traffic.corrected(values, load), self._favoured(prices)
         return choose(values, prices, self._rho(load))
 
     def _favoured(self, prices: Reals) -> Reals:
@@ -188,7 +177,7 @@ class RecGuidePlanner(AdaptivePlanner):
 
     # -- prices -----------------------------------------------------------------------------
 
-    def _forwards(self, load: int) -> tuple[Reals, Reals]:
+    def _forwards(self, load: int) -> tuple[Reals, Reals | None]:
         """2 - h forwards where branches are to be expected, whose tokens come on top."""
         found = self._expected.get(load)
         if found is None:
@@ -196,7 +185,8 @@ class RecGuidePlanner(AdaptivePlanner):
             if self.overlap and self.guidance.overlap:
                 at = np.isin(self.guidance.value.menu, self.menu)
                 reuse, rows = (column[at] for column in self.guidance.overlap_at(load))
-                forwards, extra = forwards - reuse, rows * self.menu
+                forwards = forwards - reuse
+                extra = rows * self.menu if rows.any() else None
             found = self._expected[load] = (forwards, extra)
         return found
 
@@ -212,12 +202,6 @@ class RecGuidePlanner(AdaptivePlanner):
         due.width[reused] = width
         self._chosen(slots, values, width)
 
-    def _verify_prices(self, table: RequestTable, who: IntArray) -> Reals:
-        """Prices of blocks that are drafted already: only the verify forward is still to pay."""
-        tokens = int(table.draft_block.take(who).sum())
-        kv = int(table.committed.take(who).sum())
-        return ragged_prices(self.prices, len(who), tokens, kv, self.menu, self._one)
-
     def _branches_pay(self, load: int) -> bool:
         """Whether any branch is to be expected at this load."""
         if not self.overlap:
@@ -229,13 +213,10 @@ class RecGuidePlanner(AdaptivePlanner):
             pays = self._pays[load] = bool(self.guidance.overlap_at(load)[1].max() > _FEW)
         return pays
 
-    def _look(self, requests: int, load: int) -> bool:
-        """Whether to look for branches in this step: always, until a crowd found none for long."""
-        return self._barren.get(load, 0) < _PATIENCE or self._turn(requests)
-
     def _branch(
-        self, plan: Plan, table: RequestTable, entry: IntArray, due: _Due, load: int
+        self, plan: Plan, table: RequestTable, entry: IntArray, due: _Due, load: int, kv: int
     ) -> None:
+        """Add the branches of the entries [m] that verify; `kv`: K/V tokens of the forward."""
         after_miss, after_full = self._next_blocks(table, due, load)
         proposal = propose(
             table.margin.take(due.who, axis=0),
@@ -255,11 +236,11 @@ class RecGuidePlanner(AdaptivePlanner):
                 self.guidance.branches,
                 self.prices,
                 len(plan.who),
-                int(plan.block.sum()),
-                int(table.committed.take(plan.who).sum()),
+                int(np.add.reduce(plan.block)),
+                kv,
             )
-        found = bool(proposal.used.any())
-        self._barren[load] = 0 if found or len(plan.who) < _CROWD else self._barren.get(load, 0) + 1
+        found = int(np.count_nonzero(proposal.used))
+        self._turns.found(found, len(plan.who), load)
         if found:
             place_branches(plan, entry, proposal)
 
@@ -270,7 +251,7 @@ class RecGuidePlanner(AdaptivePlanner):
         e_(t-1), e_(t-2); z is the branch's own hypothesis (B_t, F_t).
         """
         n, asked = len(due.who), table.fixed_block.take(due.who)
-        insists = asked > 0 if asked.any() else None
+        insists = asked > 0 if np.count_nonzero(asked) else None
         if due.prices is None or due.spans is None:
             fixed = np.full(n, self.guidance.block)
             same = fixed if insists is None else np.where(insists, due.width, fixed)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from recguide_core.model.config import ModelConfig
 from recguide_core.model.lora import DraftAdapter
-from recguide_core.model.products import PACK_BYTES, Product
+from recguide_core.model.products import PACK_BYTES, Product, spare_rows
 from recguide_core.model.rope import RotaryTable, rotate
 
 
@@ -106,24 +106,31 @@ class Transformer:
         [T, hidden] where the batch keeps all.
         """
         config, rotary = self.config, self.rotary
-        x = F.embedding(batch.tokens, self.weights.embed)
-        cos = rotary.cos[batch.positions].unsqueeze(1)
-        sin = rotary.sin[batch.positions].unsqueeze(1)
+        tokens, positions, total = batch.tokens, batch.positions, len(batch.tokens)
+        spare = 0 if self._head.blocked is None else spare_rows(total)
+        if spare:
+            tokens, positions = F.pad(tokens, (0, spare)), F.pad(positions, (0, spare))
+        x = F.embedding(tokens, self.weights.embed)
+        cos = rotary.cos[positions].unsqueeze(1)
+        sin = rotary.sin[positions].unsqueeze(1)
         if self.dtype != torch.float32:
             cos, sin = cos.to(self.dtype), sin.to(self.dtype)
         heat = None
         if rotary.temperature is not None:
-            heat = rotary.temperature[batch.positions].view(-1, 1, 1).to(self.dtype)
+            heat = rotary.temperature[positions].view(-1, 1, 1).to(self.dtype)
         last = config.layers - 1
         for index, (layer, by) in enumerate(zip(self.weights.layers, self._products, strict=True)):
             h = F.rms_norm(x, (config.hidden,), layer.attn_norm, config.rms_eps)
             q, k, v = self._project(by.qkv(h), cos, sin, heat)
-            mixed = attention.attend(index, q, k, v)
+            mixed = attention.attend(index, q[:total], k[:total], v[:total])
             adapter = batch.adapter
             if index == last and batch.readout is not None and not batch.keep_hidden:
                 # Nothing behind this point mixes tokens, so only readout tokens go on.
                 mixed, x = mixed[batch.readout], x[batch.readout]
                 adapter = _restrict(adapter, batch.readout)
+                total = len(batch.readout)
+            elif spare:
+                mixed = F.pad(mixed, (0, 0, 0, spare))
             out = by.o(mixed)
             if adapter is not None and self.adapter is not None:
                 self.adapter.add(index, mixed, out, adapter)
@@ -131,7 +138,7 @@ class Transformer:
             h = F.rms_norm(x, (config.hidden,), layer.mlp_norm, config.rms_eps)
             gate, up = by.gate_up(h).chunk(2, -1)
             x = x + by.down(F.silu(gate) * up)
-        return x
+        return x[:total]
 
     def normed(self, hidden: torch.Tensor) -> torch.Tensor:
         """Input of the head, [R, hidden], of final hidden states [R, hidden]."""

@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from recguide_core.policy.cost import MIXED, CostModel, Milliseconds, round_ms
-from recguide_core.policy.packed import PackedPrices
+from recguide_core.policy.cost import CostModel, Milliseconds, round_ms
 from recguide_core.policy.value import Reals
 from recguide_core.records import MAX_BLOCK, IntArray
 
@@ -28,43 +27,6 @@ def bucketed_prices(
 ) -> Milliseconds:
     """T_C(B): every request of a full bucket is charged the bucket's round, float64 [menu]."""
     return round_ms(model, concurrency, menu, kv_per_request)
-
-
-def ragged_prices(
-    prices: PackedPrices,
-    requests: int,
-    tokens: int,
-    kv_tokens: int,
-    menu: IntArray,
-    forwards: Reals | None = None,
-    extra: Reals | None = None,
-) -> Milliseconds:
-    """Price of each block where all requests share one packed forward, float64 [menu].
-
-    A round takes part in `forwards` steps (2; plain AR 1; 2 - h with overlap). A step costs what
-    this one costs, plus `requests` times dT of widening one row from the step's mean width to B:
-    the batch is priced as if everybody took that block, along the tangent at the present shape.
-    Where T is affine in tokens this is T_C(B) exactly.
-
-    Args:
-        requests, tokens, kv_tokens: size of the coming forward, as far as it is known.
-        forwards: steps of a round with each block; extra: query tokens of a round beside its draft
-            and verify rows (branches), [menu].
-    """
-    requests = max(requests, 1)
-    blocks: list[int] = menu.tolist()
-    times = [1.0 if b == 1 else 2.0 for b in blocks] if forwards is None else forwards.tolist()
-    beside = [0.0] * len(blocks) if extra is None else extra.tolist()
-    # Plain floats: a menu is shorter than what numpy costs.
-    width = tokens / requests
-    query = [float(tokens)] + [max(tokens + (b - width), requests) for b in blocks]
-    now, *ms = prices.of_few(MIXED, requests, tuple(query), kv_tokens)
-    price = []
-    for i, block in enumerate(blocks):
-        # A row of the mean width adds no token and needs no slope.
-        slope = requests * ((ms[i] - now) / ((query[i + 1] - tokens) or 1.0))
-        price.append(times[i] * max(now + slope * (block - width), 0.0) + slope * beside[i])
-    return np.array(price)
 
 
 def choose(

@@ -3,15 +3,17 @@
 Fitted to serving tables, where a step is inferred from throughput: with C requests in flight a
 forward yields C x TPF tokens, so its step lasts C x TPF / TPS. What the graph replay does not
 explain is host time; it contains the prompt passes and the tail of the run, which such a table
-cannot separate.
+cannot separate. `profiling.host` measures it instead.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+
+from recguide_core.policy.cost import CostModel, Milliseconds, Shapes
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,6 +31,24 @@ class HostTime:
 
 
 NO_HOST = HostTime()
+
+
+class HostedCost:
+    """A cost model with what a policy must weigh as well: the host's time in every step, and the
+    committed tokens that the clock charges beyond a request's own.
+
+    Args:
+        context: those tokens of each request.
+    """
+
+    def __init__(self, model: CostModel, host: HostTime, context: int = 0) -> None:
+        self.model = model
+        self.host = host
+        self.context = context
+
+    def ms(self, shapes: Shapes) -> Milliseconds:
+        charged = replace(shapes, kv_tokens=shapes.kv_tokens + self.context * shapes.requests)
+        return self.model.ms(charged) + self.host.ms(shapes.requests)
 
 
 @dataclass(frozen=True, slots=True)

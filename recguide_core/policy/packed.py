@@ -64,10 +64,14 @@ class PackedPrices:
         if lines is None:
             if len(self._lines) >= _REMEMBERED:
                 self._lines.clear()
-            curve = self._known(kind, requests)
-            fixed, slope = (np.interp(tokens, curve.tokens, y) for y in (curve.fixed, curve.per_kv))
-            lines = self._lines[key] = list(zip(fixed.tolist(), slope.tolist(), strict=True))
+            lines = self._lines[key] = self.lines(kind, requests, tokens)
         return [fixed + kv_tokens * slope for fixed, slope in lines]
+
+    def lines(self, kind: int, requests: int, tokens: Sequence[float]) -> list[tuple[float, float]]:
+        """ms without K/V and per K/V token of forwards with these token counts."""
+        curve = self._known(kind, requests)
+        fixed, slope = (np.interp(tokens, curve.tokens, y) for y in (curve.fixed, curve.per_kv))
+        return list(zip(fixed.tolist(), slope.tolist(), strict=True))
 
     def _known(self, kind: int, requests: int) -> _Curve:
         curve = self._curves.get((kind, requests))

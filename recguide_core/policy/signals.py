@@ -79,7 +79,7 @@ def certainty(e1: npt.NDArray[np.floating], e2: npt.NDArray[np.floating]) -> Flo
     """
     s = -0.5 * (e1 + e2)
     missing = np.isnan(s)
-    if missing.any():
+    if np.count_nonzero(missing):
         known1, known2 = np.where(np.isnan(e2), e1, e2), np.where(np.isnan(e1), e2, e1)
         s = -0.5 * (known1 + known2)
     return s.astype(np.float32, copy=False)

@@ -7,7 +7,8 @@ few dozen rounds:
 
 - *rate*: at its optimum rho is the rate that a request attains (Dinkelbach), so rho follows it;
 - *scale*: accepted tokens over promised ones, for each block of the menu;
-- *lead*: the block that is best on average keeps a head start against the choice by history.
+- *trust*: how far V tells rounds of one block apart (`policy.trust`); as far as it does not, it is
+  drawn to its mean, and the block that is best on average gets a head start.
 
 Knows slots, menu indices and tokens; not why a block was chosen.
 """
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from recguide_core.policy.cost import Milliseconds
+from recguide_core.policy.trust import Trust
 from recguide_core.policy.value import Reals
 from recguide_core.records import MAX_BLOCK, Act, BoolArray, IntArray, Plan, RequestTable
 
@@ -31,8 +33,8 @@ _ROUND = 0.997
 """What a settled round leaves of the weight of those before it, in `scale`."""
 _STEP = 0.98
 """The same of a step in `rate`, and of a draft in `lead`."""
-HEAD_START = 0.15
-"""Of its V by which the leading block is preferred."""
+HEAD_START = 0.4
+"""Of its V by which the leading block is preferred where V says nothing about a round."""
 
 
 @dataclass(slots=True)
@@ -77,6 +79,7 @@ class Traffic:
 
     Attributes:
         scale: factor on V of each block, float64 [menu]; 1 for plain AR, whose V is certain.
+        trust: how far V tells rounds apart.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class Traffic:
         self.menu = menu
         self.rate_at = rate_at
         self.scale: Reals = np.ones(len(menu))
+        self.trust = Trust(len(menu))
         self._prior = _PRIOR_ROUNDS * typical
         self._sums = np.zeros((2, len(menu)))
         self._loads: dict[int, _Load] = {}
@@ -110,20 +114,29 @@ class Traffic:
         self._index[slots] = index
         self._promised[slots] = values[np.arange(len(index)), index]
 
+    def corrected(self, values: Reals, load: int) -> Reals:
+        """V of requests by what was seen, float64 [n, menu]."""
+        values, seen, slope = values * self.scale, self._seen(load), self.trust.slope
+        if slope == 1.0 or not seen.drafts:
+            return values
+        mean = seen.values / seen.drafts
+        return np.asarray(mean + slope * (values - mean))
+
     def favour(
         self, values: Reals, prices: Milliseconds, rho: float, load: int
     ) -> tuple[int, float]:
         """Index of the leading block, and the milliseconds by which its price is lowered.
 
         Args:
-            values: scaled V of the requests that draft, float64 [n, menu]; prices: T, [menu].
+            values: corrected V of the requests that draft, float64 [n, menu]; prices: T, [menu].
         """
         seen, kept = self._seen(load), _STEP ** len(values)
         seen.values = seen.values * kept + values.sum(axis=0)
         seen.drafts = seen.drafts * kept + len(values)
         mean = seen.values / seen.drafts
         lead = int((mean / np.maximum(prices, 1e-9)).argmax())
-        return lead, HEAD_START * float(mean[lead]) / max(rho, 1e-9)
+        start = HEAD_START * (1.0 - self.trust.slope)
+        return lead, start * float(mean[lead]) / max(rho, 1e-9)
 
     def begin(self, plan: Plan, table: RequestTable, load: int, ms: float) -> None:
         """A plan of this price goes to the engine."""
@@ -143,11 +156,13 @@ class Traffic:
         grown = table.committed.take(who) - step.committed
         # A prefix grows by rounds only: without one, the slot has been given back.
         gone = (moved < 0) | ((moved == 0) & (grown != 0))
-        if not (moved.any() or gone.any() or (table.has_draft.take(who) != step.drafted).any()):
+        left = np.count_nonzero(gone)
+        drawn = table.has_draft.take(who) != step.drafted
+        if not (left or np.count_nonzero(moved) or np.count_nonzero(drawn)):
             return  # The plan was not carried out; another takes its place.
         seen.tokens *= _STEP
         seen.expected = seen.expected * _STEP + step.expected
-        if gone.any():
+        if left:
             self._credit(gone & (step.plan.act == Act.VERIFY), step)
         # Where a slot has changed hands since, its numbers are no outcome of this plan.
         verified = ((moved == 1) & (grown > 0) & (grown <= step.plan.block)).nonzero()[0]
@@ -155,16 +170,18 @@ class Traffic:
             return
         who, block = who.take(verified), step.plan.block.take(verified)
         accepted = grown.take(verified)
-        seen.tokens += float(accepted.sum())
+        seen.tokens += float(np.add.reduce(accepted))
         index = self._index_of.take(block)
         # A block that was cut to the budget since is another one.
         known = ((index >= 0) & (index == self._index.take(who))).nonzero()[0]
         if not len(known):
             return
         at, m = index.take(known), len(self.menu)
+        promised, got = self._promised.take(who.take(known)), accepted.take(known)
+        self.trust.add(at, promised * self.scale.take(at), got)
         self._sums *= _ROUND ** len(known)
-        self._sums[0] += np.bincount(at, accepted.take(known), m)
-        self._sums[1] += np.bincount(at, self._promised.take(who.take(known)), m)
+        self._sums[0] += np.bincount(at, got, m)
+        self._sums[1] += np.bincount(at, promised, m)
         self.scale = (self._prior + self._sums[0]) / (self._prior + self._sums[1])
 
     def _credit(self, ended: BoolArray, step: _Step) -> None:

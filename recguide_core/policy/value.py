@@ -69,6 +69,7 @@ class ValueTable:
         # Behind the edges of all strata follow +inf, which only NaN is sorted behind.
         known = [s.edges for s in strata]
         self._edges = np.append(np.unique(np.concatenate(known)), np.inf)
+        self._near = _float32_below(self._edges)
         self._spans = len(self._edges) + 1
         self._cell = self._joint_cells(bins)
 
@@ -104,7 +105,9 @@ class ValueTable:
 
         NaN has a bin of its own, whose survival is the unbinned one of the stratum.
         """
-        return self._edges.searchsorted(s.astype(np.float64))
+        if s.dtype == np.float32:
+            return self._near.searchsorted(s)
+        return self._edges.searchsorted(s)
 
     def cells(
         self, spans: IntArray, prev_block: IntArray, prev_full: BoolArray, lagged: bool = False
@@ -216,6 +219,12 @@ class ValueTable:
             where.setdefault((*z, bool(lagged)), []).append(i)
         strata = [_stratum(columns, menu, key, rows) for key, rows in where.items()]
         return cls(menu, strata)
+
+
+def _float32_below(edges: Reals) -> npt.NDArray[np.float32]:
+    """Largest float32 that does not exceed each edge: float32 values compare with it as with it."""
+    near = edges.astype(np.float32)
+    return np.where(near > edges, np.nextafter(near, np.float32(-np.inf)), near)
 
 
 def _stratum(

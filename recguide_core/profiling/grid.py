@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from recguide_core.errors import UsageError
-from recguide_core.records import MAX_BLOCK
+from recguide_core.records import MAX_BLOCK, IntArray
 
 BLOCKS = (4, 8, 16, 32)
 REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -15,6 +17,8 @@ CONTEXTS = (128, 512)
 PROMPTS = (64, 256, 512)
 BRANCHED = ((8, 1), (8, 3), (16, 1), (16, 2), (16, 3), (32, 1), (32, 3))
 """(B, branches) of the fused forwards, each branch of the same B."""
+SPREAD = 1.5
+"""Longest prefix of a forward over the mean one; the shortest is as far below."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +26,8 @@ class Point:
     """One forward to be timed: `requests` requests, each with one row of `block` tokens.
 
     Attributes:
-        kind: prefill | ar | draft | verify | fused.
-        context: committed tokens of each request.
+        kind: prefill | ar | draft | verify | fused | mixed (drafts and verifications in turn).
+        context: committed tokens of a request, on average.
         branches: branch rows of each request, of `block` tokens too (fused).
     """
 
@@ -36,6 +40,20 @@ class Point:
     @property
     def query_tokens(self) -> int:
         return self.requests * self.block * (1 + self.branches)
+
+    @property
+    def contexts(self) -> IntArray:
+        """Committed tokens of each request, int64 [requests].
+
+        Requests that are served together have prefixes of many lengths, and equal ones would be
+        attended in a way that serving seldom meets.
+        """
+        if self.requests == 1:
+            return np.full(1, self.context, np.int64)
+        reach = (SPREAD - 1.0) * self.context
+        places = np.rint(np.linspace(-reach, reach, self.requests)).astype(np.int64)
+        # In no order, as no load arrives sorted.
+        return self.context + np.random.default_rng(0).permutation(places)
 
     @property
     def name(self) -> str:
@@ -66,8 +84,8 @@ def default_grid(
 ) -> list[Point]:
     """Points over the grid, most important first.
 
-    AR, draft and verify at the first context over all loads; then fused forwards; then prompts;
-    then the other contexts. A budget that runs out cuts the end.
+    AR, draft, verify and mixed at the first context over all loads; then fused forwards; then
+    prompts; then the other contexts. A budget that runs out cuts the end.
     """
     check_grid(requests, blocks, contexts)
     first, others = contexts[0], contexts[1:]
@@ -89,4 +107,6 @@ def _serial(requests: int, blocks: Sequence[int], context: int) -> list[Point]:
     for block in blocks:
         points.append(Point("draft", requests, block, context))
         points.append(Point("verify", requests, block, context))
+        if requests > 1:
+            points.append(Point("mixed", requests, block, context))
     return points

@@ -49,13 +49,14 @@ class Bench:
 
     def _set_up(self, point: Point) -> PackedStep:
         rows: list[Row] = []
-        for slot in range(point.requests):
+        contexts = point.contexts
+        for slot, context in enumerate(contexts.tolist()):
             in_flight = point.block * (1 + point.branches)
-            assert self._pool.reserve(slot, point.context + in_flight), "the pool was sized for it"
-            self._pool.begin(slot, point.context)
-            self._pool.commit(slot, point.context)
-            rows += rows_of(point, slot, self._machine.config.mask_id, len(rows))
-        return pack(Rows.of(rows), np.full(point.requests, point.context, np.int64))
+            assert self._pool.reserve(slot, context + in_flight), "the pool was sized for it"
+            self._pool.begin(slot, context)
+            self._pool.commit(slot, context)
+            rows += rows_of(point, slot, context, self._machine.config.mask_id, len(rows))
+        return pack(Rows.of(rows), contexts)
 
     def _once(self, point: Point, step: PackedStep) -> float:
         in_flight = point.block * (1 + point.branches)
@@ -75,23 +76,23 @@ def room_for(points: Sequence[Point]) -> tuple[int, int, int]:
     """Requests, committed tokens and in-flight tokens of each that hold every point."""
     return (
         max(p.requests for p in points),
-        max(p.context for p in points),
+        max(int(p.contexts.max()) for p in points),
         max(p.block * (1 + p.branches) for p in points),
     )
 
 
-def rows_of(point: Point, slot: int, mask_id: int, first_row: int) -> list[Row]:
-    """Rows of one request at this point; `first_row` is the index of its first row."""
+def rows_of(point: Point, slot: int, context: int, mask_id: int, first_row: int) -> list[Row]:
+    """Rows of one request at this point, behind `context` tokens; `first_row` is the index of its
+    first row.
+    """
     masks = np.full(point.block, mask_id, np.int64)
-    if point.kind == "draft":
-        return [
-            Row(slot, masks, point.context, bidirectional=True, adapter=True, kind=RowKind.DRAFT)
-        ]
+    if point.kind == "draft" or (point.kind == "mixed" and slot % 2 == 0):
+        return [Row(slot, masks, context, bidirectional=True, adapter=True, kind=RowKind.DRAFT)]
     prefill = point.kind == "prefill"
     main = Row(
         slot,
         masks,
-        point.context,
+        context,
         commit=True,
         readout=Readout.LAST if prefill else Readout.ALL,
         kind=RowKind.PREFILL if prefill else RowKind.VERIFY,
@@ -101,7 +102,7 @@ def rows_of(point: Point, slot: int, mask_id: int, first_row: int) -> list[Row]:
         Row(
             slot,
             masks,
-            point.context + place,
+            context + place,
             parent=first_row,
             parent_len=place,
             bidirectional=True,

@@ -11,7 +11,7 @@ import numpy as np
 
 from recguide_core import inventory
 from recguide_core.errors import MismatchError, UsageError
-from recguide_core.profiling.grid import BLOCKS, CONTEXTS, REQUESTS, Point, default_grid
+from recguide_core.profiling.grid import BLOCKS, CONTEXTS, REQUESTS, SPREAD, Point, default_grid
 from recguide_core.records import MAX_BLOCK
 from recguide_core.tables import ANY_CPU, Table, make_table, provenance
 
@@ -77,6 +77,7 @@ def profile(
     import torch
 
     from recguide_core.engine.machine import EmbeddedMachine
+    from recguide_core.profiling.host import LOADS, measure_host
     from recguide_core.profiling.measure import Bench
 
     device = "cpu" if settings.on_cpu else "cuda"
@@ -86,6 +87,8 @@ def profile(
     model = _load(settings, device)
     points = grid_for(settings, model.config.max_positions)
     seconds = time.thread_time if settings.cpu_time else time.perf_counter
+    loads = [n for n in LOADS if n <= max(settings.requests)]
+    host = measure_host(model, loads, seconds)
     bench = Bench(EmbeddedMachine(model), points, seconds)
     timings = time_points(bench, points, within(settings.budget_s), on_point)
     return cost_table(
@@ -106,13 +109,15 @@ def profile(
             cpu=inventory.cpu_name(),
             driver=torch.version.cuda or "none",
             engine="embedded",
+            host_step_ms=f"{host.step:.4f}",
+            host_request_ms=f"{host.request:.4f}",
         ),
     )
 
 
 def grid_for(settings: ProfileSettings, max_positions: int) -> list[Point]:
     """The points that a model's context allows."""
-    longest = max_positions - MAX_BLOCK
+    longest = int((max_positions - MAX_BLOCK) / SPREAD)
     contexts = tuple(c for c in settings.contexts if c <= longest)
     return default_grid(settings.requests, settings.blocks, contexts or (longest,))
 
@@ -208,7 +213,7 @@ def columns_of(points: Sequence[Point], timings: Sequence[Sequence[float]]) -> d
         "kind": [p.kind for p in points],
         "requests": [p.requests for p in points],
         "query_tokens": [p.query_tokens for p in points],
-        "kv_tokens": [p.requests * p.context for p in points],
+        "kv_tokens": [int(p.contexts.sum()) for p in points],
         "block_size": [p.block for p in points],
         "branches": [p.requests * p.branches for p in points],
         "mean_ms": [float(np.mean(t)) for t in timings],

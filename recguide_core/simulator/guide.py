@@ -16,8 +16,7 @@ from recguide_core.acceptance.fit import AcceptanceModel
 from recguide_core.engine.guidance import FULL_MENU, Guidance
 from recguide_core.policy.branch_table import BranchTable, fit_branches
 from recguide_core.policy.branches import BranchRule
-from recguide_core.policy.cost import CostModel, Milliseconds, Shapes, round_ms
-from recguide_core.policy.host import HostTime
+from recguide_core.policy.cost import CostModel, round_ms
 from recguide_core.policy.tune import dinkelbach
 from recguide_core.policy.value import ValueTable
 from recguide_core.policy.value_fit import ShadowRounds, fit
@@ -27,24 +26,6 @@ from recguide_core.simulator.texts import draw_texts
 TEXTS, TOKENS = 480, 384
 CALIBRATION_SEED = 1_000_003
 """Texts that calibrate never serve as a workload."""
-
-
-class HostedCost:
-    """A cost model with what a policy must weigh as well: the host's time in every step, and the
-    committed tokens that the clock charges beyond a request's own.
-
-    Args:
-        context: those tokens of each request.
-    """
-
-    def __init__(self, model: CostModel, host: HostTime, context: int = 0) -> None:
-        self.model = model
-        self.host = host
-        self.context = context
-
-    def ms(self, shapes: Shapes) -> Milliseconds:
-        charged = replace(shapes, kv_tokens=shapes.kv_tokens + self.context * shapes.requests)
-        return self.model.ms(charged) + self.host.ms(shapes.requests)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from recguide_core.errors import DataError
-from recguide_core.policy.host import NO_HOST
-from recguide_core.simulator.guide import HostedCost, first_rho
+from recguide_core.policy.host import NO_HOST, HostedCost
+from recguide_core.simulator.guide import first_rho
 from recguide_core.simulator.prices import priced
 from recguide_core.tables import read_json
 from recguide_core.tables.shipped import shipped_folder

@@ -22,8 +22,9 @@ from recguide_core.engine.planners_overlap import OverlapPlanner
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.engine.virtual import VirtualClock
 from recguide_core.policy.branches import BranchRule
+from recguide_core.policy.host import HostedCost
 from recguide_core.simulator.core import SimulatedCore, Workload
-from recguide_core.simulator.guide import Calibrated, HostedCost, calibrate, guidance
+from recguide_core.simulator.guide import Calibrated, calibrate, guidance
 from recguide_core.simulator.load import (
     Timeline,
     poisson_arrivals,

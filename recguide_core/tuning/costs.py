@@ -1,4 +1,4 @@
-"""From a cost table to a cost model, and whether it reaches a load. No torch."""
+"""From a cost table to the price of a step, and whether it reaches a load. No torch."""
 
 from __future__ import annotations
 
@@ -10,15 +10,46 @@ from recguide_core.errors import DataError
 from recguide_core.policy.cost import CostModel, InterpolatedCost
 from recguide_core.policy.cost_fit import FittedCost
 from recguide_core.policy.devices import GPUS, MODELS
+from recguide_core.policy.host import NO_HOST, HostedCost, HostTime
 from recguide_core.tables import Table
 
 
 def cost_model(table: Table) -> CostModel:
-    """The physical law where device and model are known ones, else interpolation."""
+    """The physical law where device and model are known ones, else interpolation; with the host's
+    time where the table names it.
+
+    Raises:
+        DataError: the table names it badly.
+    """
     device, model = table.provenance["device"], table.provenance["model"]
+    cost: CostModel
     if device in GPUS and model in MODELS:
-        return FittedCost.fit(table.columns, GPUS[device], MODELS[model])
-    return InterpolatedCost(table.columns)
+        cost = FittedCost.fit(table.columns, GPUS[device], MODELS[model])
+    else:
+        cost = InterpolatedCost(table.columns)
+    host = host_time(table)
+    return cost if host == NO_HOST else HostedCost(cost, host)
+
+
+def host_time(table: Table) -> HostTime:
+    """What the host adds to a step (`profiling.host`), 0 where the table does not say.
+
+    Raises:
+        DataError: it says it in something else than milliseconds.
+    """
+    try:
+        step, request = (
+            float(table.provenance.get(name, "0")) for name in ("host_step_ms", "host_request_ms")
+        )
+        good = 0.0 <= step < np.inf and 0.0 <= request < np.inf
+    except ValueError:
+        good = False
+    if not good:
+        raise DataError(
+            "The cost table's host_step_ms and host_request_ms are no milliseconds.",
+            "Make it with `recguide profile`.",
+        )
+    return HostTime(step, request)
 
 
 def check_loads(table: Table, loads: Sequence[int]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from recguide_core.calibration.recording import Recorded
+from recguide_core.engine.events import Observer
 from recguide_core.engine.guidance import Guidance
 from recguide_core.engine.methods import make_planner
 from recguide_core.engine.planners import recipe_block
@@ -48,8 +49,9 @@ class Runner:
         guidance: Guidance | None = None,
         *,
         learning: bool = True,
+        observer: Observer | None = None,
     ) -> LoadRun:
-        """One method at one load; `learning` is RecGuide's."""
+        """One method at one load; `learning` is RecGuide's; `observer` sees its rounds."""
         name = method if block is None else f"{method}/{block}"
         self.progress(f"C = {load}: {name}")
         planner = make_planner(method, block, guidance, learning=learning)
@@ -60,6 +62,7 @@ class Runner:
             self.cost,
             positions=self.positions,
             method=name,
+            observer=observer,
         )
 
     def choose_rule(

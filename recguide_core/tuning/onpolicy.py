@@ -14,6 +14,7 @@ import numpy as np
 
 from recguide_core.calibration.recording import Recorded
 from recguide_core.engine.core import EngineCore
+from recguide_core.engine.events import Observer
 from recguide_core.engine.planners import Planner
 from recguide_core.engine.settings import EngineSettings
 from recguide_core.engine.virtual import VirtualClock
@@ -25,7 +26,7 @@ from recguide_core.tuning.replay import ReplayExecutor
 
 _PAGE = 16
 _MASK_ID = -2
-_FROM_BRANCH = (Source.CORRECTION, Source.CONTINUATION, Source.POSITION, Source.FIRST)
+FROM_BRANCH = (Source.CORRECTION, Source.CONTINUATION, Source.POSITION, Source.FIRST)
 
 
 @dataclass(slots=True)
@@ -82,6 +83,7 @@ def run_load(
     *,
     positions: int,
     method: str | None = None,
+    observer: Observer | None = None,
 ) -> LoadRun:
     """Serve the prompts with C in flight and add up decode tokens and time while C are.
 
@@ -91,6 +93,8 @@ def run_load(
     """
     texts = recorded.texts
     engine = _engine(planner, recorded, concurrency, cost, positions)
+    if observer is not None:
+        engine.observers.append(observer)
     clock = engine.clock
     run = LoadRun(method or planner.name, concurrency, np.zeros(len(texts)), np.zeros(len(texts)))
     sent, finished = 0, 0
@@ -115,7 +119,7 @@ def run_load(
                 run.tokens[_prompt(event.key)] += len(event.tokens)
                 run.blocks[event.block] = run.blocks.get(event.block, 0) + 1
                 run.rounds += 1
-                run.reused += int(event.source in _FROM_BRANCH)
+                run.reused += int(event.source in FROM_BRANCH)
             if event.finished is not None:
                 live.remove(event.key)
                 finished += 1

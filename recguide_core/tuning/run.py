@@ -22,6 +22,7 @@ from recguide_core.policy.tune import dinkelbach
 from recguide_core.policy.value import ValueTable
 from recguide_core.tables import write_policy
 from recguide_core.tuning.costs import check_loads, cost_model
+from recguide_core.tuning.expected_overlap import expect_overlap, keep_overlap
 from recguide_core.tuning.measure import FIXED, Runner
 from recguide_core.tuning.offline import Offline, tune_offline
 from recguide_core.tuning.overlap import priced_overlap, round_prices
@@ -121,7 +122,9 @@ def tune(
     guidance, rules = runner.choose_rule(
         _guidances(inputs, offline, states, cost, settings), to_tune, low
     )
+    guidance = expect_overlap(runner, guidance, to_tune, settings.concurrency)
     guidance, history = runner.correct(guidance, to_tune, settings.concurrency, settings.iterations)
+    guidance, overlap = keep_overlap(runner, guidance, to_tune, settings.concurrency)
     measured = [runner.measure(guidance, to_judge, c) for c in settings.concurrency]
     chosen = {
         "delta": guidance.rule.delta,
@@ -138,7 +141,9 @@ def tune(
         },
     }
     used = sorted({p.name for p in tuning} | set(states.requests))
-    report = make_report(settings, inputs, offline, measured, [*rules, *history], held_out, chosen)
+    report = make_report(
+        settings, inputs, offline, measured, [*rules, *history, *overlap], held_out, chosen
+    )
     about = make_provenance(settings, inputs, model_hash, blocks, used, report)
     return Result(chosen, about, report, frozenset(p.name for p in judging))
 

@@ -91,6 +91,14 @@ def test_the_measurement_leaves_nothing_behind(tiny, pinned):
     assert told
 
 
+def test_long_steps_are_few(tiny, pinned):
+    """No time at all: the least number of steps is timed, and all of it is given back."""
+    engine = engine_of(tiny, planner_of("linear"), max_requests=2)
+    assert isinstance(host_share.measure(engine, endless(pinned[0]), 2, 500, 0.0), float)
+    assert engine.counters.steps == host_share.LEAST
+    engine.assert_all_returned()
+
+
 def test_it_ends_with_the_requests(tiny, pinned):
     engine = engine_of(tiny, planner_of("ar"), max_requests=2)
     few = iter([request(i, pinned[0][i], 3) for i in range(2)])

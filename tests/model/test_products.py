@@ -54,7 +54,7 @@ def test_blocked_products_meet_few_token_counts(monkeypatch: pytest.MonkeyPatch)
     for tokens in range(1100):
         x = torch.full((tokens, 16), 1.0 + tokens % 5)
         torch.testing.assert_close(product(x), F.linear(x, product.weight))
-    assert len(met) <= 24 and max(met) == 512
+    assert len(met) <= 66 and max(met) == 512
 
 
 def test_other_dtypes_and_large_models_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:

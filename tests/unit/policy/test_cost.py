@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recguide_core.policy import cost
-from recguide_core.policy.allocate import bucketed_prices, ragged_prices
+from recguide_core.policy.allocate import bucketed_prices
 from recguide_core.policy.cost import (
     AR,
     DRAFT,
@@ -18,6 +18,7 @@ from recguide_core.policy.cost import (
     round_ms,
 )
 from recguide_core.policy.packed import PackedPrices
+from recguide_core.policy.ragged import RaggedPrices, grained
 from recguide_core.records import StepShape
 
 
@@ -29,6 +30,17 @@ class Affine:
 
     def ms(self, shapes: Shapes) -> cost.Milliseconds:
         return self.base + self.slope * shapes.query_tokens.astype(np.float64)
+
+
+class Curved(Affine):
+    """Dearer by the token from 100 on, and by what is read."""
+
+    def __init__(self) -> None:
+        super().__init__(2.0, 0.01)
+
+    def ms(self, shapes: Shapes) -> cost.Milliseconds:
+        beyond = np.maximum(shapes.query_tokens - 100, 0)
+        return super().ms(shapes) + 0.02 * beyond + 1e-5 * shapes.kv_tokens
 
 
 def timed(**changes: object) -> InterpolatedCost:
@@ -154,8 +166,26 @@ def test_ragged_and_bucketed_prices_agree_where_cost_is_affine(
     full = bucketed_prices(model, requests, menu, 0.0)
     # A curve knows every token count up to 256; with the tangent anywhere the prices are exact.
     tokens = min(requests * width, 200) if requests <= 100 else requests
-    ragged = ragged_prices(PackedPrices(model), requests, tokens, 0, menu)
+    forwards = np.where(menu == 1, 1.0, 2.0)
+    ragged = RaggedPrices(PackedPrices(model), menu)(requests, tokens, 0, forwards)
     assert ragged == pytest.approx(full, rel=1e-6)
+
+
+@given(requests=st.integers(1, 300), width=st.floats(1, 128), kv=st.integers(0, 10**6))
+def test_ragged_prices_come_again_for_shapes_that_are_near(
+    requests: int, width: float, kv: int
+) -> None:
+    """Tokens are told apart by an eighth of a token a request, and K/V tokens are a line."""
+    tokens = max(requests, int(requests * width))
+    assert abs(grained(requests, tokens) - tokens) <= max(requests / 16, 0)
+    menu, forwards = np.array([1, 8, 32]), np.array([1.0, 2.0, 1.6])
+    prices = RaggedPrices(PackedPrices(Curved()), menu)
+    extra = np.array([0.0, 2.0, 4.0])
+    fresh = RaggedPrices(PackedPrices(Curved()), menu)
+    prices(requests, tokens, 0, forwards, extra)
+    again = prices(requests, tokens, kv, forwards, extra)
+    assert again == pytest.approx(fresh(requests, tokens, kv, forwards, extra), rel=1e-9)
+    assert (again >= prices(requests, tokens, kv, forwards)).all()
 
 
 def test_packed_prices_stay_close_to_the_model() -> None:

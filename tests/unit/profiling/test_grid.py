@@ -16,11 +16,11 @@ POINTS = default_grid((1, 3), (4, 16), (64, 256))
 
 def step_of(point: Point):
     rows: list[Row] = []
-    for slot in range(point.requests):
-        rows += rows_of(point, slot, mask_id=3, first_row=len(rows))
+    for slot, context in enumerate(point.contexts.tolist()):
+        rows += rows_of(point, slot, context, mask_id=3, first_row=len(rows))
     packed = Rows.of(rows)
     check_rows(packed)
-    return pack(packed, np.full(point.requests, point.context, np.int64))
+    return pack(packed, point.contexts)
 
 
 @pytest.mark.parametrize("point", POINTS, ids=str)
@@ -39,6 +39,24 @@ def test_points_are_unique_and_start_with_the_serial_forwards():
     kinds = [point.kind for point in POINTS]
     assert kinds.index("fused") > kinds.index("verify") > kinds.index("ar")
     assert {p.context for p in POINTS[: kinds.index("prefill")]} == {64}
+
+
+def test_prefixes_of_a_forward_are_of_many_lengths():
+    """Equal ones would be timed in the padded attention that serving seldom meets."""
+    for requests in (2, 3, 32):
+        contexts = Point("verify", requests, 8, 128).contexts
+        assert contexts.sum() == 128 * requests
+        assert (contexts.min(), contexts.max()) == (64, 192)
+        assert len(set(contexts.tolist())) == requests
+    assert not np.array_equal(contexts, np.sort(contexts))
+    assert Point("ar", 1, 1, 128).contexts.tolist() == [128]
+
+
+def test_a_mixed_forward_drafts_and_verifies():
+    (point,) = (p for p in POINTS if (p.kind, p.block, p.context) == ("mixed", 16, 256))
+    drafts = step_of(point).rows.bidirectional
+    assert drafts.tolist() == [True, False, True]
+    assert all(p.requests > 1 for p in POINTS if p.kind == "mixed")
 
 
 def test_statistics_of_a_point():

@@ -1,0 +1,45 @@
+"""What a planner does in some steps only, because planning is host work."""
+
+from __future__ import annotations
+
+_EARLY, _SEVERAL, _CROWD = 64, 8, 16
+"""Behind the first steps, what a step teaches is learned in every third one, from several requests
+on; from three crowds on in every k-th, k being the crowds. What is to be learned is soon seen."""
+_PATIENCE, _RARELY = 8, 5
+"""Steps of several requests in which one in `_ENOUGH` at most had a branch that paid, until they
+are looked for in every fifth step only."""
+_ENOUGH = 32
+
+
+class Turns:
+    """Counts steps and says what is due in them.
+
+    Periods are odd, so that drafts and verifications that alternate both get theirs.
+    """
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._barren: dict[int, int] = {}
+
+    def next_step(self) -> None:
+        self._step += 1
+
+    def learns(self, requests: int) -> bool:
+        """Whether to learn from a step of so many requests."""
+        due = self._step <= _EARLY or self._step % _period(requests) == 0
+        return requests > 0 and due
+
+    def looks(self, requests: int, load: int) -> bool:
+        """Whether to look for branches in a step: always, until few were found for long."""
+        if self._barren.get(load, 0) < _PATIENCE:
+            return True
+        return self._step % max(_period(requests), _RARELY) == 0
+
+    def found(self, branches: int, requests: int, load: int) -> None:
+        """So many branches that pay were found in a step."""
+        few = requests >= _SEVERAL and branches * _ENOUGH <= requests
+        self._barren[load] = self._barren.get(load, 0) + 1 if few else 0
+
+
+def _period(requests: int) -> int:
+    return 1 if requests < _SEVERAL else max(3, requests // _CROWD | 1)

@@ -1,0 +1,86 @@
+"""What the host adds to a step: the engine's own steps, less the forwards within them.
+
+A policy that chooses between many short steps and few long ones has to know it. The engine serves
+LinearSS on random prompts; planning a richer method costs more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from recguide_core.engine.engine import Engine
+from recguide_core.engine.methods import make_planner
+from recguide_core.engine.readings import Executor, ReadoutNeeds, StepReadings
+from recguide_core.engine.rows import PackedStep
+from recguide_core.engine.settings import EngineSettings
+from recguide_core.model.registry import LoadedModel
+from recguide_core.policy.host import NO_HOST, HostTime
+from recguide_core.records import Request
+
+LOADS = (1, 8, 32)
+STEPS = 48
+PROMPT, TOKENS, BLOCK = 48, 64, 8
+
+
+class TimedExecutor:
+    """Another executor, and the seconds that were spent in it."""
+
+    def __init__(self, inner: Executor, seconds: Callable[[], float]) -> None:
+        self._inner = inner
+        self._now = seconds
+        self.seconds = 0.0
+
+    def execute(self, step: PackedStep, needs: ReadoutNeeds) -> StepReadings:
+        began = self._now()
+        try:
+            return self._inner.execute(step, needs)
+        finally:
+            self.seconds += self._now() - began
+
+
+def measure_host(
+    model: LoadedModel, loads: Sequence[int], seconds: Callable[[], float], steps: int = STEPS
+) -> HostTime:
+    """Host milliseconds of a step and of each request in it, from medians at these loads.
+
+    Nothing where whole rounds run on the device: there is no host time beside them.
+
+    Args:
+        loads: requests at once, one measurement each.
+        seconds: the clock.
+    """
+    found = []
+    for load in loads:
+        settings = EngineSettings(max_requests=load)
+        engine = Engine(model, planners=[make_planner("linear", BLOCK)], settings=settings)
+        if engine.resident is not None:
+            return NO_HOST
+        found.append(_median_ms(engine, load, steps, seconds))
+    terms = np.stack([np.ones(len(loads)), np.array(loads, np.float64)], axis=1)
+    step, request = np.linalg.lstsq(terms, np.array(found), rcond=None)[0]
+    return HostTime(max(float(step), 0.0), max(float(request), 0.0))
+
+
+def _median_ms(engine: Engine, load: int, steps: int, seconds: Callable[[], float]) -> float:
+    """Median host milliseconds of steps in which all `load` requests decode."""
+    timed = TimedExecutor(engine.executor, seconds)
+    engine.executor = timed
+    random = np.random.default_rng(0)
+    # Ids below 8 are special tokens in every tokenizer of ours.
+    prompts = random.integers(8, engine.model.config.vocab, (load, PROMPT))
+    host: list[float] = []
+    while len(host) < steps:
+        for index, prompt in enumerate(prompts):
+            engine.submit(Request(str(index), prompt, TOKENS, ignore_eos=True))
+        while engine.table.decoding.sum() != load:
+            engine.step()
+        while engine.table.decoding.sum() == load and len(host) < steps:
+            before, began = timed.seconds, seconds()
+            engine.step()
+            host.append(seconds() - began - (timed.seconds - before))
+        for index in range(load):
+            engine.abort(str(index))
+        engine.run()
+    return 1e3 * float(np.median(host))
