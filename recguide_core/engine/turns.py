@@ -4,7 +4,8 @@ from __future__ import annotations
 
 _EARLY, _SEVERAL, _CROWD = 64, 8, 16
 """Behind the first steps, what a step teaches is learned in every third one, from several requests
-on; from three crowds on in every k-th, k being the crowds. What is to be learned is soon seen."""
+on; what is to be learned is soon seen. From three crowds on, learning and the look for branches,
+of which few pay there, have their turn in every k-th step, k being the crowds."""
 _PATIENCE, _RARELY = 8, 5
 """Steps of several requests in which one in `_ENOUGH` at most had a branch that paid, until they
 are looked for in every fifth step only."""
@@ -30,10 +31,11 @@ class Turns:
         return requests > 0 and due
 
     def looks(self, requests: int, load: int) -> bool:
-        """Whether to look for branches in a step: always, until few were found for long."""
-        if self._barren.get(load, 0) < _PATIENCE:
-            return True
-        return self._step % max(_period(requests), _RARELY) == 0
+        """Whether to look for branches in a step: in its turn, until few were found for long."""
+        period = _period(requests) if requests >= 3 * _CROWD else 1
+        if self._barren.get(load, 0) >= _PATIENCE:
+            period = max(period, _RARELY)
+        return self._step % period == 0
 
     def found(self, branches: int, requests: int, load: int) -> None:
         """So many branches that pay were found in a step."""

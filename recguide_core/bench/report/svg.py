@@ -172,9 +172,11 @@ def _scale(
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     """Round values that cover [low, high], about `count` steps of 1, 2 or 5 times a power of 10."""
-    # A span below the smallest normal number has no power of ten to step by.
-    if high - low < sys.float_info.min * 1e3:
-        high = low + (abs(low) if abs(low) > sys.float_info.min * 1e3 else 1.0)
+    # A span below the smallest normal number has no power of ten to step by, and one in the last
+    # digits of its ends has no round values that tell them apart.
+    least = sys.float_info.min * 1e3
+    if high - low < max(least, 1e-9 * max(abs(low), abs(high))):
+        high = low + (abs(low) if abs(low) > least else 1.0)
     rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough * 0.999)

@@ -260,6 +260,7 @@ def test_lines_and_bars_place_values_where_the_axis_says():
 
 @given(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6))
 @example(0.0, 5e-324)
+@example(1e6, 999999.9999999999)
 @example(-5e-324, -5e-324)
 @example(3.0, 3.0)
 def test_ticks_cover_the_values(a, b):
