@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_EARLY, _SEVERAL, _CROWD = 64, 8, 16
+_EARLY, _SEVERAL, _CROWD = 128, 8, 16
 """Behind the first steps, what a step teaches is learned in every third one, from several requests
 on; what is to be learned is soon seen. From three crowds on, learning and the look for branches,
 of which few pay there, have their turn in every k-th step, k being the crowds."""

@@ -57,6 +57,38 @@ def test_blocked_products_meet_few_token_counts(monkeypatch: pytest.MonkeyPatch)
     assert len(met) <= 66 and max(met) == 512
 
 
+@pytest.mark.parametrize("tokens", [1, 2, 3, 5, 9, 65, 130])
+@pytest.mark.parametrize("keep", [False, True])
+def test_spare_rows_change_nothing_and_nobody_sees_them(
+    monkeypatch: pytest.MonkeyPatch, tokens: int, keep: bool
+) -> None:
+    """Rows that fill a forward up to a blocked count are in no attention and in no result."""
+    from recguide_core.model import transformer
+
+    class Values:
+        """Attention that gives back its values, for as many rows as it was told of."""
+
+        def attend(self, layer, q, k, v):
+            assert len(q) == len(k) == len(v) == tokens
+            return v.repeat_interleave(q.shape[1] // v.shape[1], dim=1).reshape(tokens, -1)
+
+    model = load_model("nld-tiny").transformer
+    ids = torch.arange(tokens) % 200 + 8
+    results = []
+    for readout in (None, torch.arange(0, tokens, 2)):
+        batch = transformer.TokenBatch(ids, torch.arange(tokens), None, readout, keep)
+        with torch.inference_mode():
+            filled = model.forward(batch, Values())
+            monkeypatch.setattr(transformer, "spare_rows", lambda n: 0)
+            plain = model.forward(batch, Values())
+            monkeypatch.undo()
+        torch.testing.assert_close(filled, plain)
+        results.append(filled)
+    whole, read = results
+    assert whole.shape[0] == tokens
+    torch.testing.assert_close(read, whole if keep else whole[::2])
+
+
 def test_other_dtypes_and_large_models_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert packed(matrix(8, 8).bfloat16()) is None
     if packed(matrix(8, 8)) is None:

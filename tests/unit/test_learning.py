@@ -18,10 +18,14 @@ CELL = SimCell("recguide", None, LOAD, "ragged")
 SETTINGS = SimSettings(gpu="b200", model="nld-8b")
 
 
+REQUESTS = 16 * LOAD
+"""Learning takes the first rounds, which are a small part of these."""
+
+
 def speed(guidance: Guidance, **how: bool) -> float:
     """Tokens/s in steady state on the virtual clock."""
     planner = RecGuidePlanner(guidance, **how)
-    return simulate_cell(SETTINGS, CELL, planner, 4 * LOAD).timeline.steady_tps
+    return simulate_cell(SETTINGS, CELL, planner, REQUESTS).timeline.steady_tps
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +67,7 @@ def test_rho_of_faster_or_slower_texts_is_mended(tuned, usual, factor) -> None:
 def test_a_block_that_breaks_its_promise_is_believed_less(tuned, usual) -> None:
     wrong = replace(tuned, value=boastful(tuned.value))
     planner = RecGuidePlanner(wrong)
-    learns = simulate_cell(SETTINGS, CELL, planner, 4 * LOAD).timeline.steady_tps
+    learns = simulate_cell(SETTINGS, CELL, planner, REQUESTS).timeline.steady_tps
     assert planner.scale[-1] < 0.7
     assert (np.abs(planner.scale[:3] - 1) < 0.2).all()
     stays = speed(wrong, learning=False)

@@ -128,14 +128,32 @@ def test_the_lead_is_the_best_mean_rate_and_its_price_falls_by_a_share_of_its_va
     life = Life()
     prices = np.array([4.0, 9.0, 10.0, 14.0, 30.0])
     lead, less = life.traffic.favour(np.tile(VALUES, (4, 1)), prices, 0.7, 4)
-    assert lead == 3
-    assert 0.7 * less == pytest.approx(HEAD_START * VALUES[3])
+    assert (lead, less) == (3, 0.0)
+    # As far as V says nothing about a round.
+    life.traffic.trust.slope = 0.25
+    _, less = life.traffic.favour(np.tile(VALUES, (4, 1)), prices, 0.7, 4)
+    assert 0.7 * less == pytest.approx(0.75 * HEAD_START * VALUES[3])
     # One draft against many does not move it; many do.
     other = np.array([[1.0, 4.0, 8.0, 8.0, 8.0]])
     assert life.traffic.favour(other, prices, 0.7, 4)[0] == 3
     for _ in range(40):
         lead, _ = life.traffic.favour(np.tile(other, (4, 1)), prices, 0.7, 4)
     assert lead == 2
+
+
+def test_values_are_drawn_to_their_mean_as_far_as_they_are_not_trusted() -> None:
+    life = Life()
+    values = np.stack([VALUES, VALUES + np.array([0, 1, 2, 4, 8])])
+    life.traffic.scale = np.array([1.0, 1.0, 0.5, 1.0, 1.0])
+    scaled = values * life.traffic.scale
+    assert life.traffic.corrected(values, 4).tolist() == scaled.tolist()
+    life.traffic.favour(scaled, np.ones(5), 0.7, 4)
+    life.traffic.trust.slope = 0.25
+    found = life.traffic.corrected(values, 4)
+    assert found.mean(axis=0) == pytest.approx(scaled.mean(axis=0))
+    assert found[1] - found[0] == pytest.approx(0.25 * (scaled[1] - scaled[0]))
+    # Nothing was drafted near another load: there is no mean yet.
+    assert life.traffic.corrected(values, 64).tolist() == scaled.tolist()
 
 
 def test_a_plan_that_was_not_carried_out_costs_nothing() -> None:

@@ -1,0 +1,85 @@
+"""The host's part of a step: measured on a clock of our own, and read back from the table."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from recguide_core.engine.host_memory import keep_freed_memory
+from recguide_core.errors import DataError
+from recguide_core.model.registry import load_model
+from recguide_core.policy.cost import VERIFY, Shapes
+from recguide_core.policy.host import HostTime
+from recguide_core.profiling.host import measure_host
+from recguide_core.tables import make_table, provenance
+from recguide_core.tuning.costs import cost_model, host_time
+
+
+def cost_table(**more: str):
+    columns = {
+        "kind": ["verify", "verify"],
+        "requests": [1, 8],
+        "query_tokens": [8, 64],
+        "kv_tokens": [0, 0],
+        "block_size": [8, 8],
+        "branches": [0, 0],
+        "mean_ms": [2.0, 9.0],
+        "std_ms": [0.0, 0.0],
+        "count": [1, 1],
+        "origin": ["measured", "measured"],
+    }
+    about = provenance(
+        "m", "h", "cpu-any", "test", dtype="x", attention="x", graph="x", seed="0", **more
+    )
+    return make_table("cost", columns, about)
+
+
+def test_a_clock_that_only_the_host_moves_gives_its_time():
+    """Every look at the clock takes a second: two of a step's looks are the executor's."""
+    ticks = itertools.count()
+    found = measure_host(load_model("nld-tiny"), [1, 2], lambda: float(next(ticks)), steps=4)
+    # Begin, into the executor, out of it, end: 3 s between the outer ones, 1 s between the inner.
+    assert found.step == pytest.approx(2000.0)
+    assert found.request == pytest.approx(0.0, abs=1e-6)
+
+
+def test_real_host_time_is_small_and_positive():
+    import time
+
+    found = measure_host(load_model("nld-tiny"), [1, 3], time.perf_counter, steps=6)
+    assert 0.0 < found.step + found.request < 1000.0
+
+
+def test_steps_are_priced_with_the_host_where_the_table_names_it():
+    shapes = Shapes.uniform(VERIFY, [1, 8], 8, 0)
+    assert cost_model(cost_table()).ms(shapes) == pytest.approx([2.0, 9.0])
+    named = cost_table(host_step_ms="0.5", host_request_ms="0.25")
+    assert host_time(named) == HostTime(0.5, 0.25)
+    assert cost_model(named).ms(shapes) == pytest.approx([2.75, 11.5])
+    assert np.isfinite(cost_model(named).ms(shapes)).all()
+
+
+@pytest.mark.parametrize("said", ["fast", "-1", "nan", "inf"])
+def test_a_host_time_that_is_none_is_refused(said):
+    with pytest.raises(DataError, match="host_step_ms"):
+        cost_model(cost_table(host_step_ms=said))
+
+
+def test_freed_memory_is_kept_where_the_c_library_can_be_asked(monkeypatch):
+    import ctypes
+
+    asked = []
+
+    class Libc:
+        def mallopt(self, option, value):
+            asked.append((option, value))
+            return 1
+
+    keep_freed_memory.cache_clear()
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: Libc())
+    assert keep_freed_memory() and keep_freed_memory()
+    assert asked == [(-1, 256 << 20), (-3, 32 << 20)]
+    keep_freed_memory.cache_clear()
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
+    assert not keep_freed_memory()
+    keep_freed_memory.cache_clear()
