@@ -27,8 +27,8 @@ from recguide_core.records import MAX_BLOCK, Act, BoolArray, IntArray, Plan, Req
 
 _PRIOR_ROUNDS = 2.0
 """Rounds of a block that the table's V counts for against what was seen."""
-_PRIOR_MS = 100.0
-"""Milliseconds of requests that the tuned rate counts for."""
+_PRIOR_STEPS = 32.0
+"""Steps that the tuned rate counts for; in the first one everybody drafts and nothing is emitted."""
 _ROUND = 0.997
 """What a settled round leaves of the weight of those before it, in `scale`."""
 _STEP = 0.98
@@ -103,7 +103,7 @@ class Traffic:
     def factor(self, load: int) -> float:
         """Attained over expected rate of a request near this load."""
         seen = self._seen(load)
-        return seen.tokens / seen.expected
+        return seen.tokens / seen.expected if seen.expected else 1.0
 
     def promise(self, slots: IntArray, values: Reals, block: IntArray) -> None:
         """Requests whose draft is settled: V of every block, float64 [n, menu], and their B [n].
@@ -142,6 +142,8 @@ class Traffic:
         """A plan of this price goes to the engine."""
         expected = self._rate(load) * ms * len(plan.who)
         who, seen = plan.who, self._seen(load)
+        if not seen.expected:
+            seen.tokens = seen.expected = _PRIOR_STEPS * expected
         rounds, committed = table.rounds.take(who), table.committed.take(who)
         remaining, drafted = table.remaining.take(who), table.has_draft.take(who)
         self._step = _Step(plan, rounds, committed, remaining, drafted, expected, seen)
@@ -202,6 +204,5 @@ class Traffic:
         near = load.bit_length()
         seen = self._loads.get(near)
         if seen is None:
-            prior = _PRIOR_MS * self._rate(load)
-            seen = self._loads[near] = _Load(prior, prior, np.zeros(len(self.menu)))
+            seen = self._loads[near] = _Load(0.0, 0.0, np.zeros(len(self.menu)))
         return seen
