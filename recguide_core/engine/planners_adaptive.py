@@ -93,7 +93,7 @@ class AdaptivePlanner:
         prices, them = self._prices(load, shape), who.take(fresh)
         values = self.value.values_at(self.cells(table, them, self.spans(table, them)))
         choice = self._choose(values, prices, load, table.remaining.take(them))
-        choice = probe(choice, self.menu, table.rounds.take(them), self._probe_period())
+        choice = probe(choice, self.menu, table.rounds.take(them), them, self._probe_period())
         found = menu_cap(self.menu, choice, table.room.take(them))
         asked = table.fixed_block.take(them)
         if np.count_nonzero(asked):

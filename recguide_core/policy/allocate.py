@@ -20,6 +20,8 @@ TIE = 1e-12
 _HANDICAP = TIE * np.arange(MAX_BLOCK + 1)
 PROBE_PERIOD = 16
 """A request on plain AR drafts again after this many rounds."""
+_STRIDE = 5
+"""Rounds from one slot's probe to the next one's; prime to every period."""
 
 
 def bucketed_prices(
@@ -54,20 +56,22 @@ def probe(
     choice: IntArray,
     menu: IntArray,
     rounds: IntArray,
+    slots: IntArray,
     period: int = PROBE_PERIOD,
 ) -> IntArray:
     """Let every `period`-th round of a request on plain AR draft the smallest block instead.
 
     One token says little about how far a draft would have gone, so without this a request could
-    stay on AR after its hard stretch has ended.
+    stay on AR after its hard stretch has ended. Requests that came together take turns: some probe
+    at once, and no step is full of probes.
 
     Args:
         choice: indices into `menu`, int64 [n].
-        rounds: completed rounds of each request, int64 [n].
+        rounds: completed rounds of each request; slots: theirs; int64 [n].
     """
     if len(menu) < 2 or menu[0] != 1:
         return choice
-    due = (choice == 0) & (rounds % period == period - 1)
+    due = (choice == 0) & ((rounds + _STRIDE * slots) % period == period - 1)
     return np.asarray(choice + due)
 
 

@@ -28,7 +28,7 @@ from recguide_core.records import MAX_BLOCK, Act, BoolArray, IntArray, Plan, Req
 _PRIOR_ROUNDS = 2.0
 """Rounds of a block that the table's V counts for against what was seen."""
 _PRIOR_STEPS = 32.0
-"""Steps that the tuned rate counts for; in the first one everybody drafts and nothing is emitted."""
+"""Steps that the tuned rate counts for: in the first one everybody drafts, nothing is emitted."""
 _ROUND = 0.997
 """What a settled round leaves of the weight of those before it, in `scale`."""
 _STEP = 0.98

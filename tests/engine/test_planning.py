@@ -10,6 +10,7 @@ from plain_planning import PlainPlanner
 
 from recguide_core.engine.guidance import FULL_MENU, Guidance
 from recguide_core.engine.planners_recguide import RecGuidePlanner
+from recguide_core.engine.turns import Turns
 from recguide_core.policy.branch_table import BranchTable
 from recguide_core.policy.branches import BRANCHES, BranchRule
 from recguide_core.policy.cost import InterpolatedCost
@@ -76,8 +77,16 @@ def requests(rng: np.random.Generator, n: int) -> RequestTable:
     return table
 
 
+class Always(Turns):
+    """Looks for branches in every step; when to is another matter (test_turns)."""
+
+    def looks(self, requests: int, load: int) -> bool:
+        return True
+
+
 def compare(planner: RecGuidePlanner, table: RequestTable, who: np.ndarray, load: int) -> int:
     """Plan both ways; returns the branches of the plan."""
+    planner._turns = Always()
     want = PlainPlanner(planner, table, who, load).plan()
     plan = planner.plan(table, who, load)
     for i in range(len(who)):

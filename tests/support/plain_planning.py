@@ -104,7 +104,7 @@ class PlainPlanner:
         room, asked = int(table.room[i]), int(table.fixed_block[i])
         worth = np.minimum(self._values(i), int(table.remaining[i]))
         at = best_block(menu, worth, self._round_prices(), self.rho)
-        if at == 0 and menu[0] == 1 and len(menu) > 1 and table.rounds[i] % 16 == 15:
+        if at == 0 and menu[0] == 1 and len(menu) > 1 and (table.rounds[i] + 5 * i) % 16 == 15:
             at = 1
         fitting = [b for b in menu if b <= room]
         return min(asked or (min(menu[at], fitting[-1]) if fitting else 1), room)

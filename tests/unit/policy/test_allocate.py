@@ -57,13 +57,22 @@ def test_a_higher_price_of_time_never_lengthens_a_block(a: float, b: float) -> N
 
 
 def test_plain_ar_is_left_now_and_then() -> None:
-    rounds = np.arange(64)
-    stuck = probe(np.zeros(64, np.int64), MENU, rounds)
+    rounds, slot = np.arange(64), np.zeros(64, np.int64)
+    stuck = probe(slot, MENU, rounds, slot)
     assert (stuck > 0).sum() == 64 // PROBE_PERIOD
     assert set(MENU[stuck].tolist()) == {1, 4}
     drafting = np.full(64, 3)
-    assert (probe(drafting, MENU, rounds) == 3).all()
-    assert (probe(np.zeros(64, np.int64), MENU[1:], rounds) == 0).all()
+    assert (probe(drafting, MENU, rounds, slot) == 3).all()
+    assert (probe(slot, MENU[1:], rounds, slot) == 0).all()
+
+
+@pytest.mark.parametrize("period", [PROBE_PERIOD, 4 * PROBE_PERIOD])
+def test_requests_that_came_together_probe_in_turns(period: int) -> None:
+    """As many in every step, from the first one on."""
+    slots, none = np.arange(2 * period), np.zeros(2 * period, np.int64)
+    for rounds in range(period):
+        probing = probe(none, MENU, none + rounds, slots, period)
+        assert (probing > 0).sum() == 2
 
 
 def test_blocks_are_cut_to_the_room_that_is_left() -> None:
