@@ -36,9 +36,6 @@ from recguide_core.tuning.guidance import Tuned, find, load_tuned
 
 BEST_TOKENS = 8
 """Alternatives read at a place where two texts part."""
-PAIRED_STEPS, PAIRED_SECONDS = 64, 5.0
-"""Steps behind the window whose forwards run twice, to find the host's share; and as many seconds
-at most."""
 
 
 class ModelRenders:
@@ -155,7 +152,7 @@ class EngineTarget:
             for number, job in enumerate(cycle([job for job in jobs if job.fault is None]))
         )
         return host_share.measure(
-            self.engine, requests, self._usual_load, PAIRED_STEPS, PAIRED_SECONDS
+            self.engine, requests, self._usual_load, host_share.STEPS, host_share.SECONDS
         )
 
     @property

@@ -19,6 +19,8 @@ from recguide_core.records import Request
 
 LEAST = 4
 """Steps that are timed in any case: one of each order of the two forwards, twice."""
+STEPS, SECONDS = 64, 5.0
+"""What a bench run allows: steps behind its window, and as many seconds at most."""
 
 
 def measure(
@@ -36,8 +38,8 @@ def measure(
     Args:
         requests: are sent while fewer than `at_once` are on their way.
         steps: how many are timed, fewer when the requests run out.
-        seconds: after which no further step is timed, `LEAST` aside. Where steps are long, little
-            of them is the host's, and few show it.
+        seconds: after which no further step is timed, `LEAST` aside, once no prompt is left.
+            Where steps are long, little of them is the host's, and few show it.
 
     Returns:
         The share (`metrics.host_share_of`), or None where a step is more than one forward of the
@@ -51,7 +53,7 @@ def measure(
     walls: list[float] = []
     forwards: list[float] = []
     live: set[str] = set()
-    until = time.perf_counter() + seconds
+    until = math.inf
     try:
         while len(walls) < steps and (len(walls) < LEAST or time.perf_counter() < until):
             while len(live) < at_once and (request := next(requests, None)) is not None:
@@ -59,6 +61,8 @@ def measure(
                 live.add(request.key)
             if not live:
                 break
+            if until == math.inf and int(engine.table.decoding.sum()) == len(live):
+                until = time.perf_counter() + seconds
             before, began = repetition.seconds, time.perf_counter()
             events = engine.step()
             wall, forward = time.perf_counter() - began, repetition.seconds - before

@@ -148,10 +148,9 @@ class RecGuidePlanner(AdaptivePlanner):
     def _choose(self, values: Reals, prices: Reals, load: int, remaining: IntArray) -> IntArray:
         rho, traffic = self._rho(load), self._traffic
         if traffic is not None:
-            values = traffic.corrected(values, load)
             if self._lead is None or self._turns.learns(len(values)):
                 self._lead = traffic.favour(values, prices, rho, load)
-            prices = self._favoured(prices)
+            values, prices = traffic.corrected(values, load), self._favoured(prices)
         return choose(values, prices, rho, remaining)
 
     def _choose_again(self, values: Reals, prices: Reals, load: int) -> IntArray:

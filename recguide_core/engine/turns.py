@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-_EARLY, _SEVERAL, _CROWD = 128, 8, 16
-"""Behind the first steps, what a step teaches is learned in every third one, from several requests
-on; what is to be learned is soon seen. From three crowds on, learning and the look for branches,
-of which few pay there, have their turn in every k-th step, k being the crowds."""
+_EARLY = 128
+"""First steps, of which each is learned from: what is to be learned is soon seen."""
+_SEVERAL = 8
+"""Requests from which only every third step is learned from."""
+_CROWD = 16
+"""From three crowds on it is every k-th step, k being the crowds or one more, and branches, of which
+few pay there, are looked for in the same ones."""
 _PATIENCE, _RARELY = 8, 5
 """Steps of several requests in which one in `_ENOUGH` at most had a branch that paid, until they
 are looked for in every fifth step only."""

@@ -99,6 +99,7 @@ class Transformer:
             for w in weights.layers
         ]
         self._head = Product(weights.head, pack=pack)
+        self._fills = any(p.qkv.blocked is not None for p in self._products)
         self.rotary = RotaryTable(config.rope, config.head_dim, max_positions, self.device)
 
     def forward(self, batch: TokenBatch, attention: Attention) -> torch.Tensor:
@@ -107,7 +108,7 @@ class Transformer:
         """
         config, rotary = self.config, self.rotary
         tokens, positions, total = batch.tokens, batch.positions, len(batch.tokens)
-        spare = 0 if self._head.blocked is None else spare_rows(total)
+        spare = spare_rows(total) if self._fills else 0
         if spare:
             tokens, positions = F.pad(tokens, (0, spare)), F.pad(positions, (0, spare))
         x = F.embedding(tokens, self.weights.embed)

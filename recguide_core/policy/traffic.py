@@ -33,8 +33,10 @@ _ROUND = 0.997
 """What a settled round leaves of the weight of those before it, in `scale`."""
 _STEP = 0.98
 """The same of a step in `rate`, and of a draft in `lead`."""
-HEAD_START = 0.4
-"""Of its V by which the leading block is preferred where V says nothing about a round."""
+HEAD_START, DOUBT = 0.15, 0.25
+"""Of its V by which the leading block is preferred: always, since a hard stretch of a text lasts
+until its tokens are through, which V - rho T of one round does not see; and on top of it where V
+says nothing about a round."""
 
 
 @dataclass(slots=True)
@@ -115,12 +117,11 @@ class Traffic:
         self._promised[slots] = values[np.arange(len(index)), index]
 
     def corrected(self, values: Reals, load: int) -> Reals:
-        """V of requests by what was seen, float64 [n, menu]."""
-        values, seen, slope = values * self.scale, self._seen(load), self.trust.slope
-        if slope == 1.0 or not seen.drafts:
-            return values
-        mean = seen.values / seen.drafts
-        return np.asarray(mean + slope * (values - mean))
+        """V of the tables by what was seen, float64 [n, menu]."""
+        values, slope, mean = values * self.scale, self.trust.slope, self._mean(self._seen(load))
+        return (
+            values if slope == 1.0 or mean is None else np.asarray(mean + slope * (values - mean))
+        )
 
     def favour(
         self, values: Reals, prices: Milliseconds, rho: float, load: int
@@ -128,22 +129,30 @@ class Traffic:
         """Index of the leading block, and the milliseconds by which its price is lowered.
 
         Args:
-            values: corrected V of the requests that draft, float64 [n, menu]; prices: T, [menu].
+            values: V of the tables for the requests that draft, float64 [n, menu]; prices: T of
+                each block, [menu].
         """
         seen, kept = self._seen(load), _STEP ** len(values)
         seen.values = seen.values * kept + values.sum(axis=0)
         seen.drafts = seen.drafts * kept + len(values)
-        mean = seen.values / seen.drafts
+        mean = self._mean(seen)
+        assert mean is not None, "somebody drafts"
         lead = int((mean / np.maximum(prices, 1e-9)).argmax())
-        start = HEAD_START * (1.0 - self.trust.slope)
+        start = HEAD_START + DOUBT * (1.0 - self.trust.slope)
         return lead, start * float(mean[lead]) / max(rho, 1e-9)
+
+    def _mean(self, seen: _Load) -> Reals | None:
+        """Mean V of the drafts near a load, scaled, float64 [menu]; None before the first."""
+        return self.scale * seen.values / seen.drafts if seen.drafts else None
 
     def begin(self, plan: Plan, table: RequestTable, load: int, ms: float) -> None:
         """A plan of this price goes to the engine."""
         expected = self._rate(load) * ms * len(plan.who)
         who, seen = plan.who, self._seen(load)
         if not seen.expected:
-            seen.tokens = seen.expected = _PRIOR_STEPS * expected
+            # Of the load, not of those who got through their prompts first.
+            full = expected * max(load / max(len(plan.who), 1), 1.0)
+            seen.tokens = seen.expected = _PRIOR_STEPS * full
         rounds, committed = table.rounds.take(who), table.committed.take(who)
         remaining, drafted = table.remaining.take(who), table.has_draft.take(who)
         self._step = _Step(plan, rounds, committed, remaining, drafted, expected, seen)
@@ -180,11 +189,11 @@ class Traffic:
             return
         at, m = index.take(known), len(self.menu)
         promised, got = self._promised.take(who.take(known)), accepted.take(known)
-        self.trust.add(at, promised * self.scale.take(at), got)
         self._sums *= _ROUND ** len(known)
         self._sums[0] += np.bincount(at, got, m)
         self._sums[1] += np.bincount(at, promised, m)
         self.scale = (self._prior + self._sums[0]) / (self._prior + self._sums[1])
+        self.trust.add(at, promised, got, self.scale)
 
     def _credit(self, ended: BoolArray, step: _Step) -> None:
         """Requests whose round was their last left no count: they got what they were promised, as

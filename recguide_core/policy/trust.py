@@ -26,7 +26,7 @@ class Trust:
         blocks: size of the menu.
 
     Attributes:
-        slope: 0 (V says nothing about the round) .. 1 (all it says is right).
+        slope: 0 (V says nothing about the round) .. 1 (all it says is right), beside `scale`.
     """
 
     def __init__(self, blocks: int) -> None:
@@ -34,8 +34,13 @@ class Trust:
         # Weight, promised, accepted, promised squared, promised x accepted of each block.
         self._moments: Reals = np.zeros((5, blocks))
 
-    def add(self, index: IntArray, promised: Reals, accepted: IntArray) -> None:
-        """Rounds of blocks `index` [n] were promised and have got so many tokens, [n] each."""
+    def add(self, index: IntArray, promised: Reals, accepted: IntArray, scale: Reals) -> None:
+        """Rounds of blocks `index` [n] were promised and have got so many tokens, [n] each.
+
+        Args:
+            promised: V of the tables; scale: what V of each block is multiplied by, [blocks]. It
+                moves, and promises that moved with it would look like spread.
+        """
         moments, blocks = self._moments, self._moments.shape[1]
         moments *= _ROUND ** len(index)
         terms = (None, promised, accepted, promised * promised, promised * accepted)
@@ -43,8 +48,8 @@ class Trust:
             row += np.bincount(index, term, blocks)
         weight, hoped, got, squares, products = moments
         mean = hoped / np.maximum(weight, 1e-9)
-        spread = float(np.add.reduce(squares - mean * hoped))
-        shared = float(np.add.reduce(products - mean * got))
+        spread = float(np.add.reduce((squares - mean * hoped) * scale * scale))
+        shared = float(np.add.reduce((products - mean * got) * scale))
         prior = _PRIOR_ROUNDS * spread / max(float(np.add.reduce(weight)), 1.0)
         if spread > 1e-6:
             self.slope = min(max((prior + shared) / (prior + spread), 0.0), 1.0)

@@ -58,9 +58,23 @@ def measure_host(
         if engine.resident is not None:
             return NO_HOST
         found.append(_median_ms(engine, load, steps, seconds))
-    terms = np.stack([np.ones(len(loads)), np.array(loads, np.float64)], axis=1)
-    step, request = np.linalg.lstsq(terms, np.array(found), rcond=None)[0]
-    return HostTime(max(float(step), 0.0), max(float(request), 0.0))
+    return fit_loads(loads, found)
+
+
+def fit_loads(loads: Sequence[int], host_ms: Sequence[float]) -> HostTime:
+    """Host time of a step and of each request in it that explain these medians best, both >= 0.
+
+    One load can't tell them apart: all of its time is the step's.
+    """
+    n, ms = np.array(loads, np.float64), np.array(host_ms)
+    if len(n) < 2:
+        return HostTime(float(ms[0]), 0.0)
+    step, request = np.linalg.lstsq(np.stack([np.ones_like(n), n], axis=1), ms, rcond=None)[0]
+    if request < 0:
+        return HostTime(float(ms.mean()), 0.0)
+    if step < 0:
+        return HostTime(0.0, float(n @ ms / (n @ n)))
+    return HostTime(float(step), float(request))
 
 
 def _median_ms(engine: Engine, load: int, steps: int, seconds: Callable[[], float]) -> float:

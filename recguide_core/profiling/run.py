@@ -11,6 +11,7 @@ import numpy as np
 
 from recguide_core import inventory
 from recguide_core.errors import MismatchError, UsageError
+from recguide_core.policy.host import NO_HOST
 from recguide_core.profiling.grid import BLOCKS, CONTEXTS, REQUESTS, SPREAD, Point, default_grid
 from recguide_core.records import MAX_BLOCK
 from recguide_core.tables import ANY_CPU, Table, make_table, provenance
@@ -87,10 +88,11 @@ def profile(
     model = _load(settings, device)
     points = grid_for(settings, model.config.max_positions)
     seconds = time.thread_time if settings.cpu_time else time.perf_counter
-    loads = [n for n in LOADS if n <= max(settings.requests)]
-    host = measure_host(model, loads, seconds)
+    in_time, host = within(settings.budget_s), NO_HOST
+    if settings.on_cpu:
+        host = measure_host(model, [n for n in LOADS if n <= max(settings.requests)], seconds)
     bench = Bench(EmbeddedMachine(model), points, seconds)
-    timings = time_points(bench, points, within(settings.budget_s), on_point)
+    timings = time_points(bench, points, in_time, on_point)
     return cost_table(
         points,
         timings,

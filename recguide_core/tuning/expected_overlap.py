@@ -18,8 +18,9 @@ from recguide_core.engine.events import RoundView
 from recguide_core.engine.guidance import Guidance
 from recguide_core.records import MAX_BLOCK, Act, IntArray
 from recguide_core.tuning.measure import MIDDLE, Runner
-from recguide_core.tuning.onpolicy import FROM_BRANCH
 
+FEW = 0.01
+"""Branch rows of a round up to which the planner does not look for any."""
 PRIOR = 50.0
 """Rounds that the trace's figures count for against the policy's own."""
 WORTH = 0.005
@@ -32,24 +33,22 @@ Expected: TypeAlias = Mapping[int, tuple[float, float]]
 
 
 class OverlapSeen:
-    """Observer that counts rounds, reused drafts and branch tokens by the verified block.
+    """Observer that counts rounds, their branches that hit and branch tokens by the verified block.
 
     Attributes:
-        rounds, reused, tokens: int64 [MAX_BLOCK + 1].
+        rounds, hits, tokens: int64 [MAX_BLOCK + 1].
     """
 
     def __init__(self) -> None:
-        self.rounds, self.reused, self.tokens = np.zeros((3, MAX_BLOCK + 1), np.int64)
+        self.rounds, self.hits, self.tokens = np.zeros((3, MAX_BLOCK + 1), np.int64)
 
     def on_rounds(self, view: RoundView) -> None:
-        plan, table = view.plan, view.table
+        plan, outcome = view.plan, view.outcome
         verify = (plan.act == Act.VERIFY).nonzero()[0]
-        who, block = plan.who.take(verify), plan.block.take(verify)
-        source = table.draft_source.take(who)
-        reused = table.has_draft.take(who) & np.isin(source, [int(s) for s in FROM_BRANCH])
+        block = plan.block.take(verify)
         tokens = np.where(plan.branch_kind >= 0, plan.branch_block, 0).sum(axis=1).take(verify)
         self.rounds += _by(block)
-        self.reused += _by(block, reused)
+        self.hits += _by(outcome.width, outcome.hit >= 0)
         self.tokens += _by(block, tokens)
 
 
@@ -91,9 +90,9 @@ def _at(guidance: Guidance, load: int) -> Expected:
 
 
 def _share(before: Expected, seen: OverlapSeen) -> float:
-    """Reused drafts over those that were expected, at most 1; 1 where nothing was."""
+    """Hits over those that were expected, at most 1; 1 where nothing was."""
     hoped = sum(h * int(seen.rounds[b]) for b, (h, _) in before.items())
-    got = sum(int(seen.reused[b]) for b in before)
+    got = sum(int(seen.hits[b]) for b in before)
     return min(got / hoped, 1.0) if hoped > 0 else 1.0
 
 
@@ -102,8 +101,8 @@ def _seen(
 ) -> tuple[float, float]:
     weight = int(seen.rounds[block]) + PRIOR
     h, rows = (PRIOR * share * x for x in before)
-    reused, tokens = int(seen.reused[block]), int(seen.tokens[block])
-    return (h + reused) / weight, (rows + tokens / block) / weight
+    hits, tokens = int(seen.hits[block]), int(seen.tokens[block])
+    return (h + hits) / weight, (rows + tokens / block) / weight
 
 
 def keep_overlap(
@@ -118,9 +117,20 @@ def keep_overlap(
     expected, history = dict(guidance.overlap), []
     orders = [_turned(recorded, k) for k in range(ORDERS)]
     for load in loads:
+        if not max(rows for _, rows in _at(guidance, load).values()) > FEW:
+            continue
         without = replace(guidance, overlap={load: dict.fromkeys(guidance.menu, (0.0, 0.0))})
         on, off = (
-            [runner.run("recguide", o, load, guidance=g, learning=False).score for o in orders]
+            [
+                runner.run(
+                    "recguide",
+                    o,
+                    load,
+                    guidance=replace(g, rho={load: guidance.rho_at(load) * MIDDLE}),
+                    learning=False,
+                ).score
+                for o in orders
+            ]
             for g in (guidance, without)
         )
         gain = float(np.mean(on) / np.mean(off) - 1.0) if any(off) else 0.0

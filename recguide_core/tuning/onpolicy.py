@@ -26,7 +26,7 @@ from recguide_core.tuning.replay import ReplayExecutor
 
 _PAGE = 16
 _MASK_ID = -2
-FROM_BRANCH = (Source.CORRECTION, Source.CONTINUATION, Source.POSITION, Source.FIRST)
+_FROM_BRANCH = (Source.CORRECTION, Source.CONTINUATION, Source.POSITION, Source.FIRST)
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ def run_load(
                 run.tokens[_prompt(event.key)] += len(event.tokens)
                 run.blocks[event.block] = run.blocks.get(event.block, 0) + 1
                 run.rounds += 1
-                run.reused += int(event.source in FROM_BRANCH)
+                run.reused += int(event.source in _FROM_BRANCH)
             if event.finished is not None:
                 live.remove(event.key)
                 finished += 1

@@ -123,8 +123,8 @@ def tune(
         _guidances(inputs, offline, states, cost, settings), to_tune, low
     )
     guidance = expect_overlap(runner, guidance, to_tune, settings.concurrency)
-    guidance, history = runner.correct(guidance, to_tune, settings.concurrency, settings.iterations)
     guidance, overlap = keep_overlap(runner, guidance, to_tune, settings.concurrency)
+    guidance, history = runner.correct(guidance, to_tune, settings.concurrency, settings.iterations)
     measured = [runner.measure(guidance, to_judge, c) for c in settings.concurrency]
     chosen = {
         "delta": guidance.rule.delta,

@@ -47,7 +47,7 @@ def test_several_requests_without_branches_look_seldom_until_one_pays():
     assert due[8:] == [*range(10, 41, 5), *range(41, 49), 50, 55, 60]
 
 
-def test_one_request_always_looks_and_loads_do_not_share():
+def test_few_requests_always_look_and_loads_do_not_share():
     def ask(turns, step):
         turns.found(0, 2, 2)
         turns.found(0, 8, 8)

@@ -177,7 +177,8 @@ def test_ragged_prices_come_again_for_shapes_that_are_near(
 ) -> None:
     """Tokens are told apart by an eighth of a token a request, and K/V tokens are a line."""
     tokens = max(requests, int(requests * width))
-    assert abs(grained(requests, tokens) - tokens) <= max(requests / 16, 0)
+    near = grained(requests, tokens)
+    assert abs(near - tokens) <= requests / 16
     menu, forwards = np.array([1, 8, 32]), np.array([1.0, 2.0, 1.6])
     prices = RaggedPrices(PackedPrices(Curved()), menu)
     extra = np.array([0.0, 2.0, 4.0])
@@ -186,6 +187,7 @@ def test_ragged_prices_come_again_for_shapes_that_are_near(
     again = prices(requests, tokens, kv, forwards, extra)
     assert again == pytest.approx(fresh(requests, tokens, kv, forwards, extra), rel=1e-9)
     assert (again >= prices(requests, tokens, kv, forwards)).all()
+    assert (prices(requests, near, kv, forwards, extra) == again).all()
 
 
 def test_packed_prices_stay_close_to_the_model() -> None:

@@ -15,7 +15,7 @@ def told(slope: float, noise: float, rounds: int, blocks: int = 3, seed: int = 0
         promised = rng.uniform(-2, 2, 8) + 4.0 * (index + 1)
         mean = 5.0 * (index + 1)
         accepted = mean + slope * (promised - 4.0 * (index + 1)) + noise * rng.normal(size=8)
-        trust.add(index, promised, accepted)
+        trust.add(index, promised, accepted, np.ones(blocks))
     return trust
 
 
@@ -34,14 +34,14 @@ def test_noise_and_promises_that_are_turned_around_leave_nothing():
 def test_few_rounds_leave_the_tables_as_they_are():
     trust = Trust(2)
     assert trust.slope == 1.0
-    trust.add(np.array([0, 0]), np.array([2.0, 4.0]), np.array([3, 3]))
+    trust.add(np.array([0, 0]), np.array([2.0, 4.0]), np.array([3, 3]), np.ones(2))
     assert trust.slope == pytest.approx(30 / 32, abs=0.001)
 
 
 def test_promises_that_never_differ_say_nothing():
     trust = Trust(2)
     for accepted in (1, 5, 3):
-        trust.add(np.array([1]), np.array([4.0]), np.array([accepted]))
+        trust.add(np.array([1]), np.array([4.0]), np.array([accepted]), np.ones(2))
     assert trust.slope == 1.0
 
 
@@ -50,5 +50,5 @@ def test_what_was_long_ago_is_forgotten():
     rng = np.random.default_rng(1)
     for _ in range(400):
         promised = rng.uniform(2, 6, 8)
-        trust.add(np.zeros(8, np.int64), promised, np.full(8, 4))
+        trust.add(np.zeros(8, np.int64), promised, np.full(8, 4), np.ones(3))
     assert trust.slope < 0.15

@@ -10,7 +10,7 @@ from recguide_core.errors import DataError
 from recguide_core.model.registry import load_model
 from recguide_core.policy.cost import VERIFY, Shapes
 from recguide_core.policy.host import HostTime
-from recguide_core.profiling.host import measure_host
+from recguide_core.profiling.host import fit_loads, measure_host
 from recguide_core.tables import make_table, provenance
 from recguide_core.tuning.costs import cost_model, host_time
 
@@ -43,11 +43,18 @@ def test_a_clock_that_only_the_host_moves_gives_its_time():
     assert found.request == pytest.approx(0.0, abs=1e-6)
 
 
-def test_real_host_time_is_small_and_positive():
-    import time
-
-    found = measure_host(load_model("nld-tiny"), [1, 3], time.perf_counter, steps=6)
-    assert 0.0 < found.step + found.request < 1000.0
+@pytest.mark.parametrize(
+    ("loads", "host_ms", "step", "request_"),
+    [
+        ([1, 8, 32], [0.6, 1.3, 3.7], 0.5, 0.1),
+        ([1], [3.0], 3.0, 0.0),
+        ([1, 8], [2.0, 1.0], 1.5, 0.0),
+        ([1, 10], [0.0, 3.0], 0.0, 30 / 101),
+    ],
+)
+def test_step_and_request_are_told_apart_and_never_negative(loads, host_ms, step, request_):
+    found = fit_loads(loads, host_ms)
+    assert (found.step, found.request) == pytest.approx((step, request_))
 
 
 def test_steps_are_priced_with_the_host_where_the_table_names_it():
@@ -65,7 +72,14 @@ def test_a_host_time_that_is_none_is_refused(said):
         cost_model(cost_table(host_step_ms=said))
 
 
-def test_freed_memory_is_kept_where_the_c_library_can_be_asked(monkeypatch):
+@pytest.fixture
+def asked_anew():
+    keep_freed_memory.cache_clear()
+    yield
+    keep_freed_memory.cache_clear()
+
+
+def test_freed_memory_is_kept_where_the_c_library_can_be_asked(monkeypatch, asked_anew):
     import ctypes
 
     asked = []
@@ -75,11 +89,9 @@ def test_freed_memory_is_kept_where_the_c_library_can_be_asked(monkeypatch):
             asked.append((option, value))
             return 1
 
-    keep_freed_memory.cache_clear()
     monkeypatch.setattr(ctypes, "CDLL", lambda name: Libc())
     assert keep_freed_memory() and keep_freed_memory()
     assert asked == [(-1, 256 << 20), (-3, 32 << 20)]
     keep_freed_memory.cache_clear()
     monkeypatch.setattr(ctypes, "CDLL", lambda name: object())
     assert not keep_freed_memory()
-    keep_freed_memory.cache_clear()

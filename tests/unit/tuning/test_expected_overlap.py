@@ -9,7 +9,7 @@ import pytest
 from recguide_core.calibration.recording import Recorded
 from recguide_core.engine.guidance import Guidance
 from recguide_core.policy.value import ANY, Stratum, ValueTable
-from recguide_core.records import MAX_BLOCK, Act, BranchKind, Plan, RequestTable, Source
+from recguide_core.records import MAX_BLOCK, Act, BranchKind, Plan
 from recguide_core.tuning.expected_overlap import (
     PRIOR,
     OverlapSeen,
@@ -44,33 +44,28 @@ class Runs:
         assert (method, learning) == ("recguide", False)
         self.orders.append([text.name for text in recorded.texts])
         if observer is not None:
-            for block, (rounds, reused, tokens) in self.seen[load].items():
+            for block, (rounds, hits, tokens) in self.seen[load].items():
                 observer.rounds[block] += rounds
-                observer.reused[block] += reused
+                observer.hits[block] += hits
                 observer.tokens[block] += tokens
             return None
         return SimpleNamespace(score=self.score(load, guidance))
 
 
-def view(table, plan):
-    return SimpleNamespace(table=table, plan=plan)
-
-
-def test_rounds_reuse_and_branch_tokens_are_counted_by_the_verified_block():
-    table = RequestTable.sized(5)
-    table.has_draft[:] = [True, True, True, False, True]
-    table.draft_source[:] = [Source.DRAFT, Source.CONTINUATION, Source.CORRECTION, 2, 0]
+def test_rounds_hits_and_branch_tokens_are_counted_by_the_verified_block():
+    """Where the branch was sent from, not where its draft went."""
     plan = Plan.empty(np.arange(5), 2)
     plan.act[:] = [Act.VERIFY, Act.VERIFY, Act.VERIFY, Act.VERIFY, Act.DRAFT]
     plan.block[:] = [8, 8, 16, 1, 8]
     plan.branch_kind[0] = [BranchKind.CORRECTION, BranchKind.CONTINUATION]
     plan.branch_block[0] = [4, 16]
     plan.branch_block[2] = [32, 32]  # of no kind: left over, not sent
+    outcome = SimpleNamespace(width=np.array([8, 8, 16, 1]), hit=np.array([1, -1, -1, -1]))
     seen = OverlapSeen()
-    seen.on_rounds(view(table, plan))
-    seen.on_rounds(view(table, plan))
+    for _ in range(2):
+        seen.on_rounds(SimpleNamespace(plan=plan, outcome=outcome))
     assert {b: int(n) for b, n in enumerate(seen.rounds) if n} == {1: 2, 8: 4, 16: 2}
-    assert {b: int(n) for b, n in enumerate(seen.reused) if n} == {8: 2, 16: 2}
+    assert {b: int(n) for b, n in enumerate(seen.hits) if n} == {8: 2}
     assert {b: int(n) for b, n in enumerate(seen.tokens) if n} == {8: 40}
 
 
