@@ -19,8 +19,8 @@ _HINT = 16
 
 _COUNTS = (2, *range(4, 129, 4), *range(136, 257, 8), *range(272, 513, 16))
 """Token counts that blocked products run with; others are filled up with zero rows, on average 3 %
-of them, of fewer than 64 tokens 7 %. oneDNN keeps half a megabyte for every count it has met, so it must not meet all. More
-tokens than the last go through in pieces of that many."""
+of them, of fewer than 64 tokens 7 %. oneDNN keeps half a megabyte for every count it has met, so it
+must not meet all. More tokens than the last go through in pieces of that many."""
 
 _FILLED = tuple(next((c for c in _COUNTS if c >= n), 0) for n in range(_COUNTS[-1] + 1))
 
