@@ -10,7 +10,7 @@ from recguide_core.engine.guidance import Guidance
 from recguide_core.engine.planners import place_branches, planned
 from recguide_core.engine.planners_adaptive import AdaptivePlanner
 from recguide_core.engine.turns import Turns
-from recguide_core.policy.allocate import PROBE_PERIOD, choose
+from recguide_core.policy.allocate import PROBE_PERIOD, choose, choose_lasting
 from recguide_core.policy.branches import BRANCHES, propose
 from recguide_core.policy.cost import MIXED
 from recguide_core.policy.pricing import worthwhile
@@ -65,6 +65,7 @@ class RecGuidePlanner(AdaptivePlanner):
         self._terms: dict[int, tuple[float, float]] = {}
         self._pays: dict[int, bool] = {}
         self._one = np.ones(len(self.menu))
+        self._best = choose_lasting if len(self.menu) > 1 and self.menu[0] == 1 else choose
 
     def plan(self, table: RequestTable, who: IntArray, load: int) -> Plan:
         self._turns.next_step()
@@ -151,13 +152,13 @@ class RecGuidePlanner(AdaptivePlanner):
             if self._lead is None or self._turns.learns(len(values)):
                 self._lead = traffic.favour(values, prices, rho, load)
             values, prices = traffic.corrected(values, load), self._favoured(prices)
-        return choose(values, prices, rho, remaining)
+        return self._best(values, prices, rho, remaining)
 
     def _choose_again(self, values: Reals, prices: Reals, load: int) -> IntArray:
         """The same for drafts that exist, or that do not yet: nothing is learned from these."""
         if self._traffic is not None:
             values, prices = self._traffic.corrected(values, load), self._favoured(prices)
-        return choose(values, prices, self._rho(load))
+        return self._best(values, prices, self._rho(load))
 
     def _favoured(self, prices: Reals) -> Reals:
         if self._lead is None:

@@ -7,8 +7,8 @@ _EARLY = 128
 _SEVERAL = 8
 """Requests from which only every third step is learned from."""
 _CROWD = 16
-"""From three crowds on it is every k-th step, k being the crowds or one more; branches, of which few
-pay there, are looked for in the same steps."""
+"""From three crowds on it is every k-th step, k being the crowds or one more; branches, of which
+few pay there, are looked for in the same steps."""
 _PATIENCE, _RARELY = 8, 5
 """Steps of several requests in which one in `_ENOUGH` at most had a branch that paid, until they
 are looked for in every fifth step only."""

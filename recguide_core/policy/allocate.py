@@ -7,6 +7,8 @@ per millisecond and the bucketed price T_C(B) and the ragged one can be exchange
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import numpy.typing as npt
 
@@ -45,11 +47,39 @@ def choose(
         rho: tokens per ms that a round must be worth.
         remaining: tokens that each request may still emit; more than these are worth nothing.
     """
+    return np.asarray(_scores(values, prices, rho, remaining).argmax(axis=1))
+
+
+def choose_lasting(
+    values: Reals,
+    prices: Milliseconds,
+    rho: float,
+    remaining: IntArray | None = None,
+) -> IntArray:
+    """`choose`, where plain AR is weighed by how long it would last; the menu starts with B = 1.
+
+    Eq. 3 compares one round of each block as if states came as they come. A stretch of a text lasts
+    until its tokens are through: plain AR needs V_B rounds for what the best draft gets in one, if
+    the state stays, and one if it does not. Its score counts for the geometric mean of the two.
+    """
+    scores = _scores(values, prices, rho, remaining)
+    best = scores[:, 1:].argmax(axis=1) + 1
+    scores[:, 0] *= np.sqrt(np.maximum(values[_places(len(best)), best], 1.0))
+    return np.asarray(scores.argmax(axis=1))
+
+
+@functools.lru_cache(maxsize=256)
+def _places(n: int) -> IntArray:
+    return np.arange(n)
+
+
+def _scores(values: Reals, prices: Milliseconds, rho: float, remaining: IntArray | None) -> Reals:
+    """V - rho T of each block, float64 [n, menu]; ties are broken towards the smaller block."""
     n, m = values.shape
     if remaining is not None:
         # Flat, because numpy pays for every short row of a broadcast.
         values = np.minimum(values.ravel(), remaining.repeat(m)).reshape(n, m)
-    return np.asarray((values - (rho * prices + _HANDICAP[:m])).argmax(axis=1))
+    return np.asarray(values - (rho * prices + _HANDICAP[:m]))
 
 
 def probe(

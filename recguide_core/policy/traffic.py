@@ -34,9 +34,8 @@ _ROUND = 0.997
 _STEP = 0.98
 """The same of a step in `rate`, and of a draft in `lead`."""
 HEAD_START, DOUBT = 0.1, 0.3
-"""Of its V by which the leading block is preferred: always, since a hard stretch of a text lasts
-until its tokens are through, which V - rho T of one round does not see; and on top of it where V
-says nothing about a round."""
+"""Of its V by which the leading block is preferred: always, as small differences are noise, and on
+top of it where V says nothing about a round."""
 
 
 @dataclass(slots=True)

@@ -60,7 +60,7 @@ def test_where_the_tables_are_right_learning_costs_little(tuned, usual) -> None:
 def test_rho_of_faster_or_slower_texts_is_mended(tuned, usual, factor) -> None:
     wrong = replace(tuned, rho=times(tuned.rho, factor), rate=times(tuned.rate, factor))
     stays, learns = speed(wrong, learning=False), speed(wrong)
-    assert stays < 0.92 * usual
+    assert stays < 0.95 * usual
     assert learns > 0.95 * usual
 
 

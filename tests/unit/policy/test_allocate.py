@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from recguide_core.policy.allocate import PROBE_PERIOD, choose, menu_cap, probe
+from recguide_core.policy.allocate import PROBE_PERIOD, choose, choose_lasting, menu_cap, probe
 
 MENU = np.array([1, 4, 8, 16, 32])
 
@@ -54,6 +54,28 @@ def test_a_higher_price_of_time_never_lengthens_a_block(a: float, b: float) -> N
     prices = np.array([1.0, 2.0, 2.5, 4.0, 7.0])
     low, high = sorted((a, b))
     assert (choose(values, prices, high) <= choose(values, prices, low)).all()
+
+
+def test_plain_ar_is_weighed_by_how_long_it_lasts() -> None:
+    """AR loses 1 a round, the draft of 9 tokens 2: three AR rounds are expected for it."""
+    prices, rho = np.array([2.0, 99.0, 11.0]), 1.0
+    values = np.array([[1.0, 2.0, 9.0]])
+    assert choose(values, prices, rho).tolist() == [0]
+    assert choose_lasting(values, prices, rho).tolist() == [2]
+    # Where AR gains, it gains as often.
+    cheap = np.array([0.5, 99.0, 7.6])
+    assert choose(values, cheap, rho).tolist() == [2]
+    assert choose_lasting(values, cheap, rho).tolist() == [0]
+
+
+@given(st.integers(0, 999))
+def test_lasting_ar_changes_no_choice_among_drafts(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = np.sort(rng.random((20, 5)) * 20 + 1, axis=1)
+    prices = np.sort(rng.random(5) * 30)
+    chosen = choose_lasting(values, prices, 0.5)
+    drafts = chosen > 0
+    assert (chosen[drafts] == choose(values[:, 1:], prices[1:], 0.5)[drafts] + 1).all()
 
 
 def test_plain_ar_is_left_now_and_then() -> None:

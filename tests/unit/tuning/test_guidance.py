@@ -64,8 +64,8 @@ def test_expected_overlap_is_read_between_loads() -> None:
 
 
 def test_expected_overlap_makes_a_block_cheaper() -> None:
-    # Serial rounds: V - rho T = 1 - .15 x 10, 3 - .15 x 20, 5 - .15 x 20; B = 4 never wins.
-    rho = {1: 0.35, 100: 0.35}
+    # Serial rounds: V - rho T = 1 - 5.5, which counts for sqrt(3) rounds, against 3 - 11.
+    rho = {1: 0.55, 100: 0.55}
     table = flat_table({1: 1, 4: 3, 16: 3})
     serial = Guidance(table, PerToken(), rho, menu=MENU)
     assert blocks(serial, 1) == [1, 1]
