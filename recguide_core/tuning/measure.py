@@ -20,7 +20,7 @@ from recguide_core.tuning.onpolicy import LoadRun, run_load
 FIXED = (4, 8, 16, 32)
 """Blocks of LinearSS that RecGuide is compared with, beside plain AR."""
 
-AS_GOOD = 0.01
+AS_GOOD = 0.02
 """Scores of on-policy runs that are this close are taken for the same."""
 
 Progress = Callable[[str], None]
