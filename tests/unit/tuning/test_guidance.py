@@ -64,8 +64,8 @@ def test_expected_overlap_is_read_between_loads() -> None:
 
 
 def test_expected_overlap_makes_a_block_cheaper() -> None:
-    # Serial rounds: V - rho T = 1 - 7, which counts for sqrt(3) rounds, against 3 - 14 (of which the
-    # leading block, here B = 4, has a tenth of its value back).
+    # Serial rounds: V - rho T = 1 - 7, which counts for sqrt(3) rounds, against 3 - 14 (of which
+    # the leading block, here B = 4, has a tenth of its value back).
     rho = {1: 0.7, 100: 0.7}
     table = flat_table({1: 1, 4: 3, 16: 3})
     serial = Guidance(table, PerToken(), rho, menu=MENU)
