@@ -21,6 +21,9 @@ from recguide_core.records import MAX_BLOCK, IntArray, Plan, RequestTable, Sourc
 _DRAFTED = int(Source.DRAFT)
 _SELDOM = 4
 """Times the usual period that requests on plain AR wait for a probe where AR leads anyway."""
+_MOST = 1.5
+"""Largest rho over the rate that was attained with it. Where most texts want plain AR, large ones
+are as good as each other, and other texts pay for it."""
 _FEW = 0.01
 """Branch rows of a round below which overlap is not worth the planning."""
 
@@ -134,12 +137,13 @@ class RecGuidePlanner(AdaptivePlanner):
 
         At or below its rate, rho is that share of it. Where tuning found more than the rate to be
         better (few texts worth a long block among many that are not), faster texts don't raise it
-        further until their own rate has passed it.
+        further until their own rate has passed it; how much more is not believed beyond `_MOST`.
         """
         found = self._terms.get(load)
         if found is None:
-            rho = self.guidance.rho_at(load)
-            found = self._terms[load] = (rho, min(rho, self.guidance.rate_at(load)))
+            rate = self.guidance.rate_at(load)
+            rho = min(self.guidance.rho_at(load), _MOST * rate)
+            found = self._terms[load] = (rho, min(rho, rate))
         rho, below = found
         if self._traffic is None:
             return rho

@@ -74,7 +74,8 @@ class PlainPlanner:
         self.planner, self.table, self.load = planner, table, load
         self.who = [int(i) for i in who]
         self.menu = planner.menu.tolist()
-        self.rho = planner.guidance.rho_at(load)
+        rate = planner.guidance.rate_at(load)
+        self.rho = min(planner.guidance.rho_at(load), 1.5 * rate)
         self.width = planner._width
 
     def plan(self) -> list[tuple[int, int, list[tuple[int, int, int, int]]]]:

@@ -55,6 +55,12 @@ def test_the_rate_is_read_like_rho_and_is_rho_where_none_was_recorded() -> None:
     assert guidance().rate_at(10) == guidance().rho_at(10)
 
 
+def test_rho_far_beyond_its_rate_is_not_believed() -> None:
+    assert RecGuidePlanner(guidance(rate={1: 0.05, 100: 0.05}))._rho(1) == pytest.approx(0.075)
+    assert RecGuidePlanner(guidance(rate={1: 0.09, 100: 0.3}))._rho(1) == pytest.approx(0.1)
+    assert RecGuidePlanner(guidance())._rho(1) == pytest.approx(0.1)
+
+
 def test_expected_overlap_is_read_between_loads() -> None:
     plan = guidance(overlap={1: {4: (0.6, 2.0), 16: (0.4, 1.0)}, 100: {4: (0.0, 0.0)}})
     reuse, rows = plan.overlap_at(10)
