@@ -5,6 +5,7 @@ import pytest
 from drafters import NotingDrafter
 from harness import (
     Outcomes,
+    ToyCost,
     assert_lossless,
     check_identities,
     demo_prompts,
@@ -225,13 +226,20 @@ def test_recguide_with_a_part_switched_off(tiny, pinned, part):
         assert set(seen.hits) == {-1}
 
 
+class ByToken(ToyCost):
+    """A device on which a draft costs what its tokens cost."""
+
+    def ms(self, shapes):
+        return 1.0 + shapes.query_tokens.astype(np.float64)
+
+
 @pytest.mark.parametrize("rho", [0.0, 5.0])
 def test_extreme_prices_choose_the_largest_block_and_plain_ar(tiny, pinned, rho):
     prompts, ar = pinned
     seen = Outcomes()
-    planner = RecGuidePlanner(toy_guidance(rho={1: rho}), overlap=False)
-    got = generate(tiny, planner, prompts[:3], 40, observer=seen)
-    cut = generate(tiny, planner_of("ar"), prompts[:3], 40)
+    planner = RecGuidePlanner(toy_guidance(rho={1: rho}, cost=ByToken()), overlap=False)
+    got = generate(tiny, planner, prompts[:3], 80, observer=seen)
+    cut = generate(tiny, planner_of("ar"), prompts[:3], 80)
     assert_lossless(tiny, prompts[:3], cut, got)
     if rho == 0.0:
         assert max(seen.widths) == 32
