@@ -73,7 +73,14 @@ def test_the_cost_table_holds_the_served_models_forwards(chain):
     about = table.provenance
     assert about["engine"].startswith("sglang 0.5.23")
     assert (about["attention"], about["graph"], about["tp"]) == ("sglang rows, torch", "eager", "1")
-    assert set(table.columns["kind"]) == {"ar", "draft", "verify", "fused", "prefill"}
+    assert set(table.columns["kind"]) == {
+        "ar",
+        "draft",
+        "verify",
+        "fused",
+        "mixed",
+        "prefill",
+    }
     assert (table.columns["mean_ms"] > 0).all()
     assert set(table.columns["origin"]) == {"measured"}
 
