@@ -14,7 +14,7 @@ import numpy as np
 
 from recguide_core.engine.methods import make_planner
 from recguide_core.policy.cost import Shapes
-from recguide_core.records import MAX_BLOCK, Act, Plan, RequestTable, StepShape
+from recguide_core.records import MAX_BLOCK, Act, Plan, RequestTable, Source, StepShape
 from recguide_core.tuning.guidance import load_tuned
 
 METHODS = ("ar", "linear", "overlap", "tidar", "adaptive", "recguide")
@@ -30,7 +30,7 @@ def busy_table(requests: int, seed: int) -> RequestTable:
     table.remaining[:] = rng.integers(50, 400, requests)
     table.has_draft[:] = rng.random(requests) < 0.5
     table.draft_block[:] = rng.choice([4, 8, 16, 32], requests)
-    table.draft_source[:] = rng.integers(1, 4, requests)
+    table.draft_source[:] = Source.DRAFT
     table.alt[:] = 7
     table.margin[:] = rng.beta(4, 0.6, (requests, MAX_BLOCK))
     table.e1[:], table.e2[:] = rng.exponential(0.4, (2, requests))
@@ -50,9 +50,11 @@ def advance(table: RequestTable, plan: Plan, rng: np.random.Generator) -> None:
     table.prev_block[verified], table.prev_full[verified] = width, accepted == width
     table.e2[verified] = table.e1[verified]
     table.e1[verified] = rng.exponential(0.4, len(verified))
-    table.has_draft[verified] = (width > 1) & (rng.random(len(width)) < 0.2)
-    table.draft_source[verified] = 2
-    table.has_draft[drafted], table.draft_source[drafted] = True, 1
+    # Half of the requests that sent a branch reuse it.
+    sent = (plan.branch_kind >= 0).any(axis=1)[plan.act == Act.VERIFY]
+    table.has_draft[verified] = sent & (rng.random(len(width)) < 0.5)
+    table.draft_source[verified] = Source.CONTINUATION
+    table.has_draft[drafted], table.draft_source[drafted] = True, Source.DRAFT
     table.draft_block[drafted] = plan.block[plan.act == Act.DRAFT]
 
 

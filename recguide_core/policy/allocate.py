@@ -63,14 +63,16 @@ def choose_lasting(
     the state stays, and one if it does not. Its score counts for the geometric mean of the two.
     """
     scores = _scores(values, prices, rho, remaining)
-    best = scores[:, 1:].argmax(axis=1) + 1
-    scores[:, 0] *= np.sqrt(np.maximum(values[_places(len(best)), best], 1.0))
+    best = scores[:, 1:].argmax(axis=1)
+    best += _second(*values.shape)
+    scores[:, 0] *= np.sqrt(np.maximum(values.ravel().take(best), 1.0))
     return np.asarray(scores.argmax(axis=1))
 
 
 @functools.lru_cache(maxsize=256)
-def _places(n: int) -> IntArray:
-    return np.arange(n)
+def _second(n: int, m: int) -> IntArray:
+    """Where the second column of each row of [n, m] lies, int64 [n]."""
+    return np.arange(1, n * m, m)
 
 
 def _scores(values: Reals, prices: Milliseconds, rho: float, remaining: IntArray | None) -> Reals:
