@@ -15,6 +15,8 @@ from recguide_core.policy.value import Reals, ValueTable
 PAPER_MENU = (8, 16, 32)
 FULL_MENU = (1, 4, 8, 16, 32)
 """With plain AR and B = 4, which win where speculation is a loss."""
+FEW = 0.01
+"""Branch rows of a round up to which none are worth looking for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,10 @@ class Guidance:
         grid = np.array(known, np.float64).reshape(len(loads), -1)
         read = np.array([np.interp(at, logs, column) for column in grid.T])
         return read[0::2], read[1::2]
+
+    def expects_branches(self, load: int) -> bool:
+        """Whether more than `FEW` branch rows of a round are to be expected at this load."""
+        return bool(self.overlap_at(load)[1].max() > FEW)
 
 
 def _read(at: Mapping[int, float], load: int) -> float:

@@ -24,8 +24,6 @@ _SELDOM = 4
 _MOST = 1.5
 """Largest rho over the rate that was attained with it. Where most texts want plain AR, large ones
 are as good as each other, and other texts pay for it."""
-_FEW = 0.01
-"""Branch rows of a round below which overlap is not worth the planning."""
 
 
 class RecGuidePlanner(AdaptivePlanner):
@@ -214,7 +212,7 @@ class RecGuidePlanner(AdaptivePlanner):
             return True
         pays = self._pays.get(load)
         if pays is None:
-            pays = self._pays[load] = bool(self.guidance.overlap_at(load)[1].max() > _FEW)
+            pays = self._pays[load] = self.guidance.expects_branches(load)
         return pays
 
     def _branch(

@@ -47,7 +47,7 @@ def choose(
         rho: tokens per ms that a round must be worth.
         remaining: tokens that each request may still emit; more than these are worth nothing.
     """
-    return np.asarray(_scores(values, prices, rho, remaining).argmax(axis=1))
+    return np.asarray(_scores(_cut(values, remaining), prices, rho).argmax(axis=1))
 
 
 def choose_lasting(
@@ -61,8 +61,13 @@ def choose_lasting(
     Eq. 3 compares one round of each block as if states came as they come. A stretch of a text lasts
     until its tokens are through: plain AR needs V_B rounds for what the best draft gets in one, if
     the state stays, and one if it does not. Its score counts for the geometric mean of the two.
+    Neither lasts longer than the request.
+
+    Args:
+        values, prices, rho, remaining: see `choose`.
     """
-    scores = _scores(values, prices, rho, remaining)
+    values = _cut(values, remaining)
+    scores = _scores(values, prices, rho)
     best = scores[:, 1:].argmax(axis=1)
     best += _second(*values.shape)
     scores[:, 0] *= np.sqrt(np.maximum(values.ravel().take(best), 1.0))
@@ -75,13 +80,18 @@ def _second(n: int, m: int) -> IntArray:
     return np.arange(1, n * m, m)
 
 
-def _scores(values: Reals, prices: Milliseconds, rho: float, remaining: IntArray | None) -> Reals:
-    """V - rho T of each block, float64 [n, menu]; ties are broken towards the smaller block."""
+def _cut(values: Reals, remaining: IntArray | None) -> Reals:
+    """V of each block, at most what each request may still emit, float64 [n, menu]."""
+    if remaining is None:
+        return values
     n, m = values.shape
-    if remaining is not None:
-        # Flat, because numpy pays for every short row of a broadcast.
-        values = np.minimum(values.ravel(), remaining.repeat(m)).reshape(n, m)
-    return np.asarray(values - (rho * prices + _HANDICAP[:m]))
+    # Flat, because numpy pays for every short row of a broadcast.
+    return np.minimum(values.ravel(), remaining.repeat(m)).reshape(n, m)
+
+
+def _scores(values: Reals, prices: Milliseconds, rho: float) -> Reals:
+    """V - rho T of each block, float64 [n, menu]; ties are broken towards the smaller block."""
+    return np.asarray(values - (rho * prices + _HANDICAP[: values.shape[1]]))
 
 
 def probe(

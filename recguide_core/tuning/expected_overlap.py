@@ -19,8 +19,6 @@ from recguide_core.engine.guidance import Guidance
 from recguide_core.records import MAX_BLOCK, Act, IntArray
 from recguide_core.tuning.measure import MIDDLE, Runner
 
-FEW = 0.01
-"""Branch rows of a round up to which the planner does not look for any."""
 PRIOR = 50.0
 """Rounds that the trace's figures count for against the policy's own."""
 WORTH = 0.005
@@ -117,7 +115,7 @@ def keep_overlap(
     expected, history = dict(guidance.overlap), []
     orders = [_turned(recorded, k) for k in range(ORDERS)]
     for load in loads:
-        if not max(rows for _, rows in _at(guidance, load).values()) > FEW:
+        if not guidance.expects_branches(load):
             continue
         without = replace(guidance, overlap={load: dict.fromkeys(guidance.menu, (0.0, 0.0))})
         on, off = (

@@ -52,18 +52,17 @@ def prices(planner, requests: int, tokens: int, kv: int, forwards, extra) -> lis
     return out
 
 
-def best_block(menu: list[int], worth, price: list[float], rho: float, full=None) -> int:
+def best_block(menu: list[int], worth, price: list[float], rho: float) -> int:
     """Index of the best block, ties to the smaller.
 
-    Plain AR counts for the square root of the tokens that the best draft would bring; `full` is V
-    where `worth` is cut to what may still be emitted.
+    Plain AR counts for the square root of the tokens that the best draft would bring.
     """
     score = [
         float(w) - (rho * p + TIE * i) for i, (w, p) in enumerate(zip(worth, price, strict=True))
     ]
     if menu[0] == 1 and len(menu) > 1:
         best = max(range(1, len(menu)), key=lambda i: (score[i], -i))
-        score[0] *= float(np.sqrt(max(float((worth if full is None else full)[best]), 1.0)))
+        score[0] *= float(np.sqrt(max(float(worth[best]), 1.0)))
     return max(range(len(menu)), key=lambda i: (score[i], -i))
 
 
@@ -110,9 +109,8 @@ class PlainPlanner:
     def _drawn(self, i: int) -> int:
         table, menu = self.table, self.menu
         room, asked = int(table.room[i]), int(table.fixed_block[i])
-        full = self._values(i)
-        worth = np.minimum(full, int(table.remaining[i]))
-        at = best_block(menu, worth, self._round_prices(), self.rho, full)
+        worth = np.minimum(self._values(i), int(table.remaining[i]))
+        at = best_block(menu, worth, self._round_prices(), self.rho)
         if at == 0 and menu[0] == 1 and len(menu) > 1 and (table.rounds[i] + 5 * i) % 16 == 15:
             at = 1
         fitting = [b for b in menu if b <= room]

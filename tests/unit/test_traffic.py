@@ -23,12 +23,16 @@ class Life:
         self.who = np.arange(n)
         self.traffic = Traffic(MENU, TYPICAL, lambda load: rate, n)
 
-    def round(self, block: int, accepted: int, ms: float, load: int = 4) -> None:
-        """Everybody drafts `block`, verifies it and gets `accepted`; the two forwards take `ms`."""
+    def round(
+        self, block: int, accepted: int, ms: float, load: int = 4, promised: object = VALUES
+    ) -> None:
+        """Everybody drafts `block` by V = `promised` [menu], verifies it and gets `accepted`; the
+        two forwards take `ms`.
+        """
         n = len(self.who)
         if block > 1:
             self.traffic.settle(self.table)
-            self.traffic.promise(self.who, np.tile(VALUES, (n, 1)), np.full(n, block))
+            self.traffic.promise(self.who, np.tile(promised, (n, 1)), np.full(n, block))
             self.step(Act.DRAFT, block, ms / 2, load)
             self.table.has_draft[:] = True
         self.step(Act.VERIFY, block, ms / 2 if block > 1 else ms, load)
@@ -172,14 +176,7 @@ def test_promises_that_are_kept_by_half_are_trusted() -> None:
     life, rng = Life(n=1), np.random.default_rng(0)
     for _ in range(150):
         promised = rng.uniform(4.0, 16.0)
-        life.traffic.settle(life.table)
-        life.traffic.promise(life.who, np.full((1, 5), promised), np.full(1, 16))
-        life.step(Act.DRAFT, 16, 5.0, 1)
-        life.table.has_draft[:] = True
-        life.step(Act.VERIFY, 16, 5.0, 1)
-        life.table.committed[:] += max(1, round(0.5 * promised))
-        life.table.rounds[:] += 1
-        life.table.has_draft[:] = False
+        life.round(16, max(1, round(0.5 * promised)), 10.0, 1, np.full(5, promised))
     life.traffic.settle(life.table)
     assert life.traffic.scale[3] == pytest.approx(0.5, abs=0.05)
     assert life.traffic.trust.slope > 0.85

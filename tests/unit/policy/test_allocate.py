@@ -68,6 +68,14 @@ def test_plain_ar_is_weighed_by_how_long_it_lasts() -> None:
     assert choose_lasting(values, cheap, rho).tolist() == [0]
 
 
+def test_ar_lasts_no_longer_than_the_request() -> None:
+    """The last token is plain AR's, however long the draft would have been."""
+    prices, rho = np.array([10.0, 20.0, 20.0]), 0.3
+    values = np.array([[1.0, 3.5, 10.0]])
+    assert choose_lasting(values, prices, rho).tolist() == [2]
+    assert choose_lasting(values, prices, rho, np.array([1])).tolist() == [0]
+
+
 @given(st.integers(0, 999))
 def test_lasting_ar_changes_no_choice_among_drafts(seed: int) -> None:
     rng = np.random.default_rng(seed)
