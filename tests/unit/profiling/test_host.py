@@ -1,24 +1,27 @@
 """The host's part of a step: measured on a clock of our own, and read back from the table."""
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
-from broken_tables import COST
 
 from recguide_core.engine.host_memory import keep_freed_memory
+from recguide_core.engine.settings import EngineSettings
 from recguide_core.errors import DataError
 from recguide_core.model.registry import load_model
 from recguide_core.policy.cost import VERIFY, Shapes
 from recguide_core.policy.host import HostTime
+from recguide_core.profiling.grid import Point
 from recguide_core.profiling.host import fit_loads, measure_host
+from recguide_core.profiling.run import columns_of
 from recguide_core.tables import make_table, provenance
 from recguide_core.tuning.costs import cost_model, host_time
 
 
 def cost_table(**more: str):
-    columns = {**COST, "kind": ["verify", "verify"], "requests": [1, 8], "query_tokens": [8, 64]}
-    columns |= {"kv_tokens": [0, 0], "mean_ms": [2.0, 9.0]}
+    points = [Point("verify", requests, 8, 0) for requests in (1, 8)]
+    columns = columns_of(points, [[2.0], [9.0]])
     about = provenance(
         "m", "h", "cpu-any", "test", dtype="x", attention="x", graph="x", seed="0", **more
     )
@@ -32,6 +35,17 @@ def test_a_clock_that_only_the_host_moves_gives_its_time():
     # Begin, into the executor, out of it, end: 3 s between the outer ones, 1 s between the inner.
     assert found.step == pytest.approx(2000.0)
     assert found.request == pytest.approx(0.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("context", [2, 9, 40])
+def test_a_short_context_is_measured_or_left_out(context, monkeypatch):
+    """It ends: where answers are over before all prompts are read, nothing can be said."""
+    from recguide_core.profiling import host
+
+    monkeypatch.setattr(host, "EngineSettings", partial(EngineSettings, context=context))
+    ticks = itertools.count()
+    found = measure_host(load_model("nld-tiny"), [1, 16], lambda: float(next(ticks)), steps=3)
+    assert 0.0 <= found.step <= 2000.0 and 0.0 <= found.request <= 2000.0
 
 
 @pytest.mark.parametrize(
